@@ -15,7 +15,7 @@ use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// The version of all of this; client and server have the same.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Begins every message: "aditkvs1".
 pub const MAGIC: u64 = u64::from_be_bytes(*b"aditkvs1");
 /// Bytes of a message on the socket.
@@ -44,6 +44,8 @@ pub const NEVER_S: u32 = u32::MAX;
 pub const SCAN_END: u64 = u64::MAX;
 /// Bytes of an object in a page of a scan before its key: bytes, version, and length of the key in two bytes.
 pub const SCANNED_BYTES: usize = 18;
+/// Bytes of a removal in a page before its key: the length of the key.
+pub const REMOVED_BYTES: usize = 2;
 
 /// A message on the socket, or its answer.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -212,6 +214,8 @@ mod action {
     pub(super) const SEAL: u8 = 16;
     pub(super) const ABANDON: u8 = 17;
     pub(super) const OUTLINE: u8 = 18;
+    pub(super) const REMOVALS: u8 = 19;
+    pub(super) const REFRESH: u8 = 20;
 }
 
 /// A request before its key.
@@ -271,11 +275,12 @@ pub struct Done {
     /// Bytes of the text.
     pub text_bytes: u16,
     /// Of an object that was asked about, seconds until it expires; [`NEVER_S`] if it does not. Of its outline, the units
-    /// of a piece.
+    /// of a piece. Of removals, 1 if some were missed.
     pub ttl_s: u32,
     /// By action: bytes, a number of objects, a lease, a writer, 1 for yes.
     pub value: u64,
-    /// By action: the number of objects leased, the version that was stored or read, where a scan goes on.
+    /// By action: the number of objects leased, the version that was stored or read, where a scan or a reader of removals
+    /// goes on.
     pub extra: u64,
     /// Why it failed, or the name of an object's tenant.
     pub text: [u8; TEXT_BYTES],
@@ -378,6 +383,17 @@ pub enum Ask {
         /// The destination.
         memory: Run,
     },
+    /// Reads removals of keys with a prefix into `memory`: for each [`REMOVED_BYTES`] and its key.
+    Removals {
+        /// What the keys begin with, up to 512 bytes.
+        prefix: Box<[u8]>,
+        /// Where to go on; `None` at first.
+        from: Option<u64>,
+        /// The destination.
+        memory: Run,
+    },
+    /// Asks whether an object exists, and counts as a use of it.
+    Refresh(Key),
     /// Adds a key to the list of the next request that takes several. Has no answer.
     Key(Key),
     /// Counts the objects before the first miss, of the keys before and this one.
@@ -475,6 +491,12 @@ impl Entry {
                 entry.head.low = *from;
                 entry.with_run(memory)
             }
+            Ask::Removals { prefix, from, memory } => {
+                let mut entry = Entry::zeroed(action::REMOVALS, tag).with_bytes(prefix);
+                (entry.head.low, entry.head.high) = (from.unwrap_or(0), u64::from(from.is_some()));
+                entry.with_run(memory)
+            }
+            Ask::Refresh(key) => Entry::zeroed(action::REFRESH, tag).with_key(key),
             Ask::Key(key) => Entry::zeroed(action::KEY, tag).with_key(key),
             Ask::LookupPrefix(key) => Entry::zeroed(action::LOOKUP_PREFIX, tag).with_key(key),
             Ask::Lease { key, time } => {
@@ -588,7 +610,8 @@ impl Ask {
     /// # Errors
     /// What is wrong with it.
     pub fn of(entry: &Entry) -> Result<Ask, &'static str> {
-        let Head { region, offset, room, bytes, low, layout, ttl_s, version, .. } = entry.head;
+        let Head { region, offset, room, bytes, low, high, layout, ttl_s, version, .. } =
+            entry.head;
         let memory = Run { region, offset, bytes: room };
         Ok(match entry.head.action {
             action::PUT => {
@@ -604,6 +627,11 @@ impl Ask {
             action::DELETE => Ask::Delete { key: entry.key()?, version: entry.version()? },
             action::TOUCH => Ask::Touch { key: entry.key()?, ttl_s: (low != 0).then_some(ttl_s) },
             action::SCAN => Ask::Scan { prefix: entry.prefix()?, from: low, memory },
+            action::REMOVALS => {
+                let (prefix, from) = (entry.prefix()?, (high != 0).then_some(low));
+                Ask::Removals { prefix, from, memory }
+            }
+            action::REFRESH => Ask::Refresh(entry.key()?),
             action::KEY => Ask::Key(entry.key()?),
             action::LOOKUP_PREFIX => Ask::LookupPrefix(entry.key()?),
             action::LEASE => Ask::Lease { key: entry.key()?, time: Duration::from_millis(low) },

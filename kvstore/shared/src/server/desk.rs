@@ -19,7 +19,7 @@ use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::serve::parts::Signaller;
 use adit_kvstore::shard::Outcome;
-use adit_kvstore::store::{Answer, Lease, ObjectInfo, Pending, Put, Read, Writer};
+use adit_kvstore::store::{Answer, Lease, ObjectInfo, Pending, Put, Read, Removed, Writer};
 
 use super::counts::Counts;
 use super::outcome;
@@ -51,6 +51,8 @@ pub(super) enum Flight {
     Seal(Pending<Outcome>),
     /// A page of a scan, and the memory for it.
     Scan(Pending<Page>, Option<Buffer>),
+    /// Removals, and the memory for them.
+    Removals(Pending<Removed>, Option<Buffer>),
     LookupPrefix(Pending<usize>),
     Lease(Pending<Lease>),
     Commit(Pending<()>),
@@ -395,6 +397,14 @@ impl Flight {
             Flight::Scan(pending, buffer) => {
                 let ended = ended(pending, tag, context, |page| {
                     Ended::of(page::written(tag, &page, buffer.as_deref_mut().unwrap_or_default()))
+                })?;
+                let memory = buffer.take().map_or(AnyBuffer::None, AnyBuffer::One);
+                Some(Ended { memory, ..ended })
+            }
+            Flight::Removals(pending, buffer) => {
+                let ended = ended(pending, tag, context, |removed| {
+                    let memory = buffer.as_deref_mut().unwrap_or_default();
+                    Ended::of(page::removed(tag, &removed, memory))
                 })?;
                 let memory = buffer.take().map_or(AnyBuffer::None, AnyBuffer::One);
                 Some(Ended { memory, ..ended })

@@ -308,6 +308,8 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
         put(good, PAGE + 1, 0),
         Ask::Scan { prefix: [].into(), from: 0, memory: Run { bytes: 0, ..good } },
         Ask::Scan { prefix: [].into(), from: 0, memory: Run { offset: 4 * PAGE, ..good } },
+        Ask::Removals { prefix: [].into(), from: None, memory: Run { bytes: 0, ..good } },
+        Ask::Removals { prefix: [].into(), from: Some(1), memory: Run { region: 9, ..good } },
         put(good, 1, 1),
         put(good, u64::MAX, u32::MAX),
         Ask::Fill { writer: 1, offset: 0, bytes: PAGE, memory: good },
@@ -342,6 +344,22 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
     let nowhere = Ask::Scan { prefix: [7; 512].into(), from: u64::MAX, memory: good };
     raw.ask(&nowhere, 204);
     assert_eq!(raw.take().value, 0);
+    let removals = |from, bytes| {
+        let memory = Run { bytes, ..good };
+        Ask::Removals { prefix: [].into(), from, memory }
+    };
+    raw.ask(&removals(None, 1), 205);
+    let begin = raw.take().extra;
+    rig.store.delete(key(1)).wait().expect("deleted");
+    for (tag, bytes) in [(206, 1), (207, 513), (208, 514), (209, PAGE)] {
+        raw.ask(&removals(Some(begin), bytes), tag);
+        let done = raw.take();
+        let fits = u64::from(bytes >= 514);
+        assert_eq!((done.value, done.extra), (fits, begin + fits), "{bytes} bytes");
+    }
+    raw.ask(&removals(Some(u64::MAX), PAGE), 210);
+    let done = raw.take();
+    assert_eq!((done.value, done.ttl_s), (1, 1), "what there is, and that there was more");
     raw.ask(&Ask::Abandon(1), 102);
     assert_eq!(raw.take().value, 0, "there was no such writer");
     raw.ask(&Ask::Release(77), 102);

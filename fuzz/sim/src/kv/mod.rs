@@ -12,6 +12,7 @@
 //! | `shape` | what a seed decides first: the store, its devices, its faults |
 //! | `conditions` | conditional changes, versions as the store names them, other expiries |
 //! | `world`, `requests`, `answers`, `looks` | the state of a run; requests; checking answers; immediate calls |
+//! | `account` | a reader of removals |
 //! | `attaching` | devices that come back |
 //! | `schedule`, `run` | how the store is opened, used and lost; the run of one seed, and a cut at each command |
 //! | `tiers` | the shards' memory tiers, and readers of what is there |

@@ -7,12 +7,15 @@
 //! Every value of every field is a value of its type, so that reading one cannot go wrong. [`Ask::of`] says which
 //! entries mean something; the server checks the rest (regions, offsets, lengths) against what it has.
 
+mod layouts;
+
 use std::time::Duration;
 
-use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::{Condition, Part, Stats};
 use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+pub use layouts::{layout_numbers, layout_of};
 
 /// The version of all of this; client and server have the same.
 pub const VERSION: u64 = 4;
@@ -671,42 +674,6 @@ pub struct Serving {
     pub requests: u64,
     /// Leases that clients hold.
     pub leases_now: u64,
-}
-
-/// Encodes a layout as numbers of a message.
-pub fn layout_numbers(layout: &Layout) -> [u64; 4] {
-    let BlockShape { layers, tensors_per_layer, kv_heads, head_dim, dtype, tokens } =
-        *layout.block();
-    let slots = match layout.order() {
-        Order::BlockMajor => 0,
-        Order::LayerMajor { slots } => slots,
-    };
-    let two = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
-    let dtype = DTYPES.iter().position(|it| *it == dtype).expect("all are listed") as u32;
-    [
-        two(layers, tensors_per_layer.into()),
-        two(kv_heads, head_dim),
-        two(tokens, dtype),
-        slots.into(),
-    ]
-}
-
-const DTYPES: [Dtype; 5] = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Fp8, Dtype::Int8];
-
-/// Decodes a layout from the numbers of a message; `None` if there is no such layout.
-pub fn layout_of(numbers: [u64; 4]) -> Option<Layout> {
-    let two = |number: u64| ((number >> 32) as u32, number as u32);
-    let [(layers, tensors), (kv_heads, head_dim), (tokens, dtype), (_, slots)] = numbers.map(two);
-    let block = BlockShape {
-        layers,
-        tensors_per_layer: u8::try_from(tensors).ok()?,
-        kv_heads,
-        head_dim,
-        dtype: *DTYPES.get(dtype as usize)?,
-        tokens,
-    };
-    let order = if slots == 0 { Order::BlockMajor } else { Order::LayerMajor { slots } };
-    Layout::new(block, order).ok()
 }
 
 #[cfg(test)]

@@ -18,6 +18,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::serve::parts::Signaller;
+use adit_kvstore::Store;
 use adit_kvstore::shard::Outcome;
 use adit_kvstore::store::{Answer, Lease, ObjectInfo, Pending, Put, Read, Removed, Writer};
 
@@ -369,6 +370,22 @@ impl Ended {
 }
 
 impl Flight {
+    /// Asks for as many objects as fit in memory of the client's.
+    pub(super) fn scan(store: &Store, (prefix, from): (&[u8], u64), memory: Buffer) -> Flight {
+        let most = page::objects_max(memory.len());
+        Flight::Scan(store.scan_prefix(prefix, from, most), Some(memory))
+    }
+
+    /// Asks for as many removals as fit in memory of the client's.
+    pub(super) fn removals(
+        store: &Store,
+        (prefix, from): (&[u8], Option<u64>),
+        memory: Buffer,
+    ) -> Flight {
+        let most = page::removals_max(memory.len());
+        Flight::Removals(store.removals(prefix, from, most), Some(memory))
+    }
+
     /// Returns how the request ended, if it has; the context's waker is called once it has.
     fn poll(&mut self, tag: u64, context: &mut Context<'_>) -> Option<Ended> {
         match self {

@@ -9,8 +9,8 @@ use crate::wire::{Code, Done, REMOVED_BYTES, SCAN_END, SCANNED_BYTES};
 pub(super) type Page = (Vec<ObjectInfo>, Option<u64>);
 
 /// Returns how many objects certainly fit in memory of so many bytes, whatever their keys.
-pub(super) fn objects_max(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX) / (SCANNED_BYTES + KEY_BYTES_MAX)
+pub(super) fn objects_max(bytes: usize) -> usize {
+    bytes / (SCANNED_BYTES + KEY_BYTES_MAX)
 }
 
 /// Writes a page to `memory`, which has room for it, and answers with its number of objects.
@@ -29,8 +29,8 @@ pub(super) fn written(tag: u64, (found, next): &Page, memory: &mut [u8]) -> Done
 }
 
 /// Returns how many removals certainly fit in memory of so many bytes, whatever their keys.
-pub(super) fn removals_max(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX) / (REMOVED_BYTES + KEY_BYTES_MAX)
+pub(super) fn removals_max(bytes: usize) -> usize {
+    bytes / (REMOVED_BYTES + KEY_BYTES_MAX)
 }
 
 /// Writes removals to `memory`, which has room for them, and answers with their number.

@@ -25,7 +25,6 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::counts::Counts;
 use super::desk::{Desk, Flight};
 use super::outcome;
-use super::page;
 use super::session::End;
 use crate::ring::{ANYTHING, Asked, Broken, Rings, Sleep};
 use crate::wire::{Ask, Code, Done, Entry, KEYS_MAX, Run};
@@ -215,13 +214,11 @@ impl Taking {
             }
             Ask::Scan { prefix, from, memory } => {
                 let buffer = self.desk.take(*run.insert(memory))?;
-                let most = page::objects_max(memory.bytes);
-                Flight::Scan(self.store.scan_prefix(&prefix, from, most), Some(buffer))
+                Flight::scan(&self.store, (&prefix, from), buffer)
             }
             Ask::Removals { prefix, from, memory } => {
                 let buffer = self.desk.take(*run.insert(memory))?;
-                let most = page::removals_max(memory.bytes);
-                Flight::Removals(self.store.removals(&prefix, from, most), Some(buffer))
+                Flight::removals(&self.store, (&prefix, from), buffer)
             }
             Ask::Info(key) => Flight::Info(self.store.info(key)),
             Ask::Outline(key) => Flight::Outline(self.store.info(key)),

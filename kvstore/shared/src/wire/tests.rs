@@ -1,4 +1,5 @@
 use super::*;
+use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use proptest::prelude::*;
 
 fn keys() -> impl Strategy<Value = Key> {

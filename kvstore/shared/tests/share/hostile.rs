@@ -308,8 +308,6 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
         put(good, PAGE + 1, 0),
         Ask::Scan { prefix: [].into(), from: 0, memory: Run { bytes: 0, ..good } },
         Ask::Scan { prefix: [].into(), from: 0, memory: Run { offset: 4 * PAGE, ..good } },
-        Ask::Removals { prefix: [].into(), from: None, memory: Run { bytes: 0, ..good } },
-        Ask::Removals { prefix: [].into(), from: Some(1), memory: Run { region: 9, ..good } },
         put(good, 1, 1),
         put(good, u64::MAX, u32::MAX),
         Ask::Fill { writer: 1, offset: 0, bytes: PAGE, memory: good },
@@ -344,26 +342,40 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
     let nowhere = Ask::Scan { prefix: [7; 512].into(), from: u64::MAX, memory: good };
     raw.ask(&nowhere, 204);
     assert_eq!(raw.take().value, 0);
-    let removals = |from, bytes| {
-        let memory = Run { bytes, ..good };
-        Ask::Removals { prefix: [].into(), from, memory }
-    };
-    raw.ask(&removals(None, 1), 205);
-    let begin = raw.take().extra;
-    rig.store.delete(key(1)).wait().expect("deleted");
-    for (tag, bytes) in [(206, 1), (207, 513), (208, 514), (209, PAGE)] {
-        raw.ask(&removals(Some(begin), bytes), tag);
-        let done = raw.take();
-        let fits = u64::from(bytes >= 514);
-        assert_eq!((done.value, done.extra), (fits, begin + fits), "{bytes} bytes");
-    }
-    raw.ask(&removals(Some(u64::MAX), PAGE), 210);
-    let done = raw.take();
-    assert_eq!((done.value, done.ttl_s), (1, 1), "what there is, and that there was more");
     raw.ask(&Ask::Abandon(1), 102);
     assert_eq!(raw.take().value, 0, "there was no such writer");
     raw.ask(&Ask::Release(77), 102);
     assert_eq!(raw.take().value, 0, "there was no such lease");
+    drop(raw);
+    check_the_server(&rig);
+    rig.until_nothing_is_left();
+}
+
+#[test]
+fn a_page_of_removals_has_whole_keys_only_and_any_position_is_one() {
+    let rig = Rig::soft();
+    rig.store.put(key(1), data(1, 0, 4096)).wait().expect("put");
+    let mut raw = Raw::greeted(&rig);
+    let good = Run { region: raw.share(4 * PAGE), offset: 0, bytes: PAGE };
+    let removals = |from, memory| Ask::Removals { prefix: [].into(), from, memory };
+    for (tag, bad) in (0..).zip([Run { bytes: 0, ..good }, Run { region: 9, ..good }]) {
+        raw.ask(&removals(Some(1), bad), tag);
+        assert_eq!(Code::of(raw.take().code), Code::Malformed, "{bad:?}");
+    }
+    raw.ask(&removals(None, good), 2);
+    let begin = raw.take().extra;
+    rig.store.delete(key(1)).wait().expect("deleted");
+    for (tag, bytes) in [(3, 1), (4, 513), (5, 514), (6, PAGE)] {
+        raw.ask(&removals(Some(begin), Run { bytes, ..good }), tag);
+        let done = raw.take();
+        let fits = u64::from(bytes >= 514);
+        assert_eq!((done.value, done.extra), (fits, begin + fits), "{bytes} bytes");
+    }
+    for from in [0, begin - 1, begin + 2, u64::MAX] {
+        raw.ask(&removals(Some(from), good), 7);
+        let done = raw.take();
+        assert_eq!((done.value, done.ttl_s), (1, 1), "what there is, and that there was more");
+    }
     drop(raw);
     check_the_server(&rig);
     rig.until_nothing_is_left();

@@ -24,6 +24,7 @@ fn runs_meet_what_there_is_to_meet() {
     let must = [
         "power cuts",
         "evictions",
+        "removals told",
         "checkpoints",
         "KV blocks",
         "layers read",

@@ -42,25 +42,37 @@ class Vllm:
         rank: int = 0,
         world: int = 1,
         engine_id: str = "adit-test",
+        blocks_per_chunk: int = 1,
+        events: bool = False,
     ) -> None:
         config = OffloadingConfig(
             groups=(OffloadingGroupConfig(TOKENS, ("layers.0", "layers.1"), 0),),
             # A row has the parts of all workers.
-            worker_kv_bytes_per_block=block_bytes // world,
-            enable_kv_cache_events=False,
-            extra_config={"cpu_bytes_to_use": block_bytes * blocks, "secondary_tiers": [tier]},
+            worker_kv_bytes_per_block=block_bytes // world // blocks_per_chunk,
+            enable_kv_cache_events=events,
+            extra_config={
+                "cpu_bytes_to_use": block_bytes * blocks,
+                "secondary_tiers": [tier],
+                "self_describing_kv_events": events,
+            },
             engine_id=engine_id,
             model=OffloadingModelConfig(model, dtype),
-            cache=OffloadingCacheConfig(TOKENS, 1),
+            cache=OffloadingCacheConfig(TOKENS, blocks_per_chunk),
             parallel=_parallel(rank, world),
         )
         self.block_bytes = block_bytes
-        self._manager: Any = TieringOffloadingSpec(config).get_manager()
+        self.spec: Any = TieringOffloadingSpec(config)
+        self._manager: Any = self.spec.get_manager()
         # Bytes, which are signed in vLLM.
         view = self._manager.primary_tier.get_kv_memoryview()
         self._view = np.asarray(view).view(np.uint8)
         self._requests = self._jobs = 0
         assert self._view.shape[1] == block_bytes
+
+    @property
+    def manager(self) -> Any:
+        """vLLM's manager of the tiers."""
+        return self._manager
 
     @property
     def tier(self) -> SecondaryTierManager:
@@ -69,16 +81,20 @@ class Vllm:
 
     def store(self, blocks: dict[int, torch.Tensor]) -> list[int]:
         """Store blocks in the primary tier, which hands them on; return those that the secondary tier has."""
-        context = self._request()
         keys = [_key(number) for number in blocks]
+        self.offload(keys, list(blocks.values()))
+        there = self._look_up(self._request(), keys, self.tier.lookup)
+        return [number for number, key in zip(blocks, keys) if there[key] is LookupResult.HIT]
+
+    def offload(self, keys: list[bytes], contents: Sequence[torch.Tensor]) -> None:
+        """Store chunks in the primary tier, which hands them on."""
+        context = self._request()
         output = self._manager.prepare_store(keys, context)
         assert output is not None and output.keys_to_store == keys
-        for chunk, content in zip(output.store_spec.chunk_ids, blocks.values()):
+        for chunk, content in zip(output.store_spec.chunk_ids, contents):
             self._view[int(chunk)] = content.numpy()
         self._manager.complete_store(keys, context)
         self._finish(context)
-        there = self._look_up(self._request(), keys, self.tier.lookup)
-        return [number for number, key in zip(blocks, keys) if there[key] is LookupResult.HIT]
 
     def load(self, numbers: Sequence[int]) -> dict[int, torch.Tensor]:
         """Load blocks from the secondary tier alone; return what was loaded."""

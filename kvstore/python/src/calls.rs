@@ -223,6 +223,12 @@ impl Calls {
         self.many(keys, Requests::exists)
     }
 
+    /// Like ``exists_many``, and counts as a use of each object, so that others are evicted first. Reads and writes
+    /// nothing, and no expiry changes.
+    fn refresh_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+        self.many(keys, Requests::refresh)
+    }
+
     /// Return how many of the keys have objects before the first that has none.
     fn lookup_prefix<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.many(keys, Requests::lookup_prefix)?.get_item(0)
@@ -312,6 +318,37 @@ impl Calls {
     /// Remove several objects; return for each whether there was one.
     fn delete_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         self.many(keys, Requests::delete)
+    }
+
+    /// Return which objects went: those that were evicted, expired, deleted or lost to damage, and not those that were
+    /// replaced.
+    ///
+    /// Parameters
+    /// ----------
+    /// cursor : int, optional
+    ///     What the last call returned. Begin without one, which returns no keys.
+    /// prefix : bytes or str, optional
+    ///     What the keys begin with.
+    ///
+    /// Returns
+    /// -------
+    /// list of bytes
+    ///     Keys whose objects went. They may have objects again.
+    /// int
+    ///     The next cursor. There may be more unless it is ``cursor``, also if there are no keys.
+    /// bool
+    ///     Whether there were others before these that nobody kept: ask with ``exists_many`` for the objects that you
+    ///     know of. It is so for who is some 4 MiB of keys behind, whose cursor is from before the store was opened, and
+    ///     after a device failed.
+    #[pyo3(signature = (cursor=None, *, prefix=None))]
+    fn removals<'py>(
+        &self,
+        py: Python<'py>,
+        cursor: Option<u64>,
+        prefix: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let prefix = prefix.map(arguments::prefix).transpose()?.unwrap_or_default();
+        self.run(py, move |requests| requests.removals(&prefix, cursor))?.one(py)
     }
 
     /// Keep objects readable: those of the keys before the first miss.

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use adit_driver::deadline;
 use adit_kvshare::Error as SharedError;
 use adit_kvstore::Error;
-use adit_kvstore::store::Value;
+use adit_kvstore::store::{Removed, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
@@ -49,6 +49,7 @@ pub(crate) enum Answered {
     /// A value that a connection's pool has its memory back of.
     Bytes(Option<Vec<u8>>),
     Count(u64),
+    Gone(Removed),
     Done,
     Failed(Error),
     /// The server or the connection to it failed.
@@ -254,6 +255,11 @@ impl Answered {
             Answered::Flag(flag) => flag.into_pyobject(py)?.to_owned().into_any(),
             Answered::Length(length) => length.into_pyobject(py)?,
             Answered::Count(count) => count.into_pyobject(py)?.into_any(),
+            Answered::Gone(Removed { keys, next, missed_some }) => {
+                let keys =
+                    PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))?;
+                (keys, next, missed_some).into_pyobject(py)?.into_any()
+            }
             Answered::Value(Some(value)) => PyBytes::new(py, &value).into_any(),
             Answered::Bytes(Some(value)) => PyBytes::new(py, &value).into_any(),
             Answered::Value(None) | Answered::Bytes(None) | Answered::Done => {

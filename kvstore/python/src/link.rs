@@ -11,6 +11,7 @@ use adit_kvshare::client::{Answer, Data, Pending, Put, PutWith, Read, Value};
 use adit_kvshare::{Client, Error, Result, Span, Unfinished};
 use adit_kvstore::Key;
 use adit_kvstore::shard::Part;
+use adit_kvstore::store::Removed;
 
 use crate::job::{self, Answered, Deadline, Job};
 use crate::lending::Loan;
@@ -159,6 +160,10 @@ impl Way for Link {
         self.client.exists_many(keys).into_iter()
     }
 
+    fn find_in_use(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<bool>> {
+        self.client.refresh_many(keys).into_iter()
+    }
+
     fn remove(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<bool>> {
         self.client.delete_many(keys).into_iter()
     }
@@ -169,6 +174,10 @@ impl Way for Link {
 
     fn count(&self, keys: Vec<Key>) -> Pending<usize> {
         self.client.lookup_prefix(&keys)
+    }
+
+    fn gone(&self, prefix: &[u8], from: Option<u64>) -> Pending<Removed> {
+        self.client.removals(prefix, from)
     }
 
     fn sync(&self) -> Pending<()> {

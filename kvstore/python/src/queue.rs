@@ -311,6 +311,25 @@ impl Queue {
         self.submit_keys(keys, token, Requests::exists)
     }
 
+    /// Ask which objects exist, and count as a use of each; see ``Store.refresh_many``.
+    #[pyo3(signature = (keys, *, token=None))]
+    fn submit_refresh(&self, keys: &Bound<'_, PyAny>, token: Option<Py<PyAny>>) -> PyResult<u64> {
+        self.submit_keys(keys, token, Requests::refresh)
+    }
+
+    /// Ask which objects went; see ``Store.removals``, whose return value is the one result.
+    #[pyo3(signature = (cursor=None, *, prefix=None, token=None))]
+    fn submit_removals(
+        &self,
+        py: Python<'_>,
+        cursor: Option<u64>,
+        prefix: Option<&Bound<'_, PyAny>>,
+        token: Option<Py<PyAny>>,
+    ) -> PyResult<u64> {
+        let prefix = prefix.map(arguments::prefix).transpose()?.unwrap_or_default();
+        self.submit(py, token, move |requests| requests.removals(&prefix, cursor))
+    }
+
     /// Ask how many objects exist before the first miss; see ``Store.lookup_prefix``. The results are that number.
     #[pyo3(signature = (keys, *, token=None))]
     fn submit_lookup_prefix(

@@ -12,6 +12,7 @@ use std::time::Duration;
 use adit_kvshare::Divide;
 use adit_kvstore::Key;
 use adit_kvstore::shard::Part;
+use adit_kvstore::store::Removed;
 
 use crate::job::{self, Answered, Job, Look, fill};
 use crate::lending::Loan;
@@ -35,6 +36,9 @@ pub(crate) trait Requests {
     /// Asks which objects exist.
     fn exists(&self, keys: Vec<Key>) -> Job;
 
+    /// Like `exists`, and counts as a use of each.
+    fn refresh(&self, keys: Vec<Key>) -> Job;
+
     /// Removes objects.
     fn delete(&self, keys: Vec<Key>) -> Job;
 
@@ -43,6 +47,9 @@ pub(crate) trait Requests {
 
     /// Asks how many objects exist before the first miss.
     fn lookup_prefix(&self, keys: Vec<Key>) -> Job;
+
+    /// Asks which objects went after a position, of those with a prefix.
+    fn removals(&self, prefix: &[u8], from: Option<u64>) -> Job;
 
     /// Makes what was acknowledged survive a power cut.
     fn commit(&self) -> Job;
@@ -93,9 +100,11 @@ pub(crate) trait Way: Sized {
         items: Vec<(Key, Part, Self::Run)>,
     ) -> impl Iterator<Item = Self::Pending<Self::Read>>;
     fn find(&self, keys: Vec<Key>) -> impl Iterator<Item = Self::Pending<bool>>;
+    fn find_in_use(&self, keys: Vec<Key>) -> impl Iterator<Item = Self::Pending<bool>>;
     fn remove(&self, keys: Vec<Key>) -> impl Iterator<Item = Self::Pending<bool>>;
     fn expire(&self, keys: Vec<Key>, ttl: Duration) -> impl Iterator<Item = Self::Pending<bool>>;
     fn count(&self, keys: Vec<Key>) -> Self::Pending<usize>;
+    fn gone(&self, prefix: &[u8], from: Option<u64>) -> Self::Pending<Removed>;
     fn sync(&self) -> Self::Pending<()>;
 
     /// Returns whether the object was stored, and the memory that was lent.
@@ -172,6 +181,10 @@ impl<W: Way> Requests for W {
         self.job_of(keys.len(), self.find(keys).map(|pending| Flight::Flag(Some(pending))))
     }
 
+    fn refresh(&self, keys: Vec<Key>) -> Job {
+        self.job_of(keys.len(), self.find_in_use(keys).map(|pending| Flight::Flag(Some(pending))))
+    }
+
     fn delete(&self, keys: Vec<Key>) -> Job {
         self.job_of(keys.len(), self.remove(keys).map(|pending| Flight::Flag(Some(pending))))
     }
@@ -182,6 +195,10 @@ impl<W: Way> Requests for W {
 
     fn lookup_prefix(&self, keys: Vec<Key>) -> Job {
         self.job_of(1, [Flight::Count(Some(self.count(keys)))])
+    }
+
+    fn removals(&self, prefix: &[u8], from: Option<u64>) -> Job {
+        self.job_of(1, [Flight::Gone(Some(self.gone(prefix, from)))])
     }
 
     fn commit(&self) -> Job {
@@ -203,6 +220,7 @@ pub(crate) enum Flight<W: Way> {
     Read(Option<W::Pending<W::Read>>, Option<Loan<W::Run>>),
     Flag(Option<W::Pending<bool>>),
     Count(Option<W::Pending<usize>>),
+    Gone(Option<W::Pending<Removed>>),
     Commit(Option<W::Pending<()>>),
 }
 
@@ -232,6 +250,7 @@ impl<W: Way> Flight<W> {
             Flight::Count(pending) => {
                 Self::look_at(pending, how, |count: usize| Answered::Count(count as u64))
             }
+            Flight::Gone(pending) => Self::look_at(pending, how, Answered::Gone),
             Flight::Commit(pending) => Self::look_at(pending, how, |()| Answered::Done),
         }
     }

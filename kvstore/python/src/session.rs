@@ -10,7 +10,7 @@ use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
 use adit_kvstore::shard::{Outcome, Part};
 use adit_kvstore::store::{
-    Answer, BlocksWriter, Payload, Pending, Put, PutWith, Read, Unfinished, Value,
+    Answer, BlocksWriter, Payload, Pending, Put, PutWith, Read, Removed, Unfinished, Value,
 };
 use adit_kvstore::{Key, Store};
 
@@ -19,6 +19,9 @@ use crate::lending::{Lending, Loan};
 use crate::link::Link;
 use crate::requests::{Asked, Flight, Way, plain, returned};
 use crate::view::View;
+
+/// The most removals of one answer.
+const REMOVALS_MAX: usize = 1000;
 
 /// What requests are made with: the store, and the memory that its devices know.
 #[derive(Clone)]
@@ -141,6 +144,10 @@ impl Way for Session {
         self.store.exists_many(keys).into_iter()
     }
 
+    fn find_in_use(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<bool>> {
+        self.store.refresh_many(keys).into_iter()
+    }
+
     fn remove(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<bool>> {
         self.store.delete_many(keys).into_iter()
     }
@@ -151,6 +158,10 @@ impl Way for Session {
 
     fn count(&self, keys: Vec<Key>) -> Pending<usize> {
         self.store.lookup_prefix(&keys)
+    }
+
+    fn gone(&self, prefix: &[u8], from: Option<u64>) -> Pending<Removed> {
+        self.store.removals(prefix, from, REMOVALS_MAX)
     }
 
     fn sync(&self) -> Pending<()> {

@@ -37,6 +37,17 @@ class Medium(enum.Enum):
 
 
 @dataclass
+class OffloadingEvent:
+    keys: list[bytes]
+    medium: Medium
+    removed: bool
+    locality: object = None
+    ownership: str | None = None
+    removal_expected: bool = False
+    metadata_only: bool = False
+
+
+@dataclass
 class ReqContext:
     req_id: str
 
@@ -75,6 +86,7 @@ def vllm(monkeypatch: pytest.MonkeyPatch) -> None:
     contents: dict[str, object] = {
         "LookupResult": LookupResult,
         "Medium": Medium,
+        "OffloadingEvent": OffloadingEvent,
         "ReqContext": ReqContext,
         "RequestOffloadingContext": type("RequestOffloadingContext", (), {}),
         "ScheduleEndContext": type("ScheduleEndContext", (), {}),
@@ -107,7 +119,11 @@ def vllm_spec(**changes: object) -> Any:
         canonical_layout=False,
         kv_cache_layout=values["layout"],
     )
-    return types.SimpleNamespace(config=config)
+    events = types.SimpleNamespace(
+        enable_kv_cache_events=values.get("events", False),
+        self_describing_kv_events=values.get("self_describing", False),
+    )
+    return types.SimpleNamespace(config=config, kv_events_config=events)
 
 
 class PoolName(str, enum.Enum):

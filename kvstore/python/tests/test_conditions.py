@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import select
+import signal
 import threading
 import time
 
 import numpy as np
 import pytest
+from conftest import Served
 
 import adit
 
@@ -139,3 +142,43 @@ def test_futures_have_conditions_and_expiries(either: adit.Store | adit.Client) 
         assert futures.touch_many(["k", "none"], 100).result(30) == [True, False]
     info = either.info("k")
     assert info is not None and info["ttl"] is not None
+
+
+def test_what_goes_is_told_once(either: adit.Store | adit.Client) -> None:
+    keys, cursor, missed = either.removals(prefix="a/")
+    assert keys == [] and not missed
+    either.put_many([f"{who}/{number}" for who in "ab" for number in range(9)], [b"x"] * 18)
+    either.put("a/0", b"replaced")
+    assert either.removals(cursor, prefix="a/") == ([], cursor, False)
+    either.delete_many(["a/1", "b/1", "a/2", "none"])
+    keys, later, missed = either.removals(cursor, prefix="a/")
+    assert sorted(keys) == [b"a/1", b"a/2"] and later == cursor + 3 and not missed
+    assert either.removals(later, prefix=b"a/") == ([], later, False)
+    with either.queue() as queue:
+        number = queue.submit_removals(cursor)
+        select.select([queue.event_fd()], [], [], 30)
+        ((landed, ((keys, end, missed),), failure),) = queue.drain()
+    assert (landed, sorted(keys), end, missed, failure) == (number, [b"a/1", b"a/2", b"b/1"], later, False, None)
+    # A position of another opening, or of nobody.
+    assert either.removals(7)[2] and not either.removals(later)[2]
+
+
+def test_a_cursor_from_before_the_server_was_started_again_missed_some(served: Served) -> None:
+    with adit.connect(served.socket) as client:
+        _, cursor, _ = client.removals()
+        client.put("k", b"x")
+        client.delete("k")
+    served.end(signal.SIGTERM)
+    again = Served(served.target, served.socket)
+    with adit.connect(again.socket) as client:
+        keys, later, missed = client.removals(cursor)
+        assert keys == [] and missed and client.removals(later) == ([], later, False)
+    again.stop()
+
+
+def test_a_use_that_reads_nothing_changes_no_expiry(either: adit.Store | adit.Client) -> None:
+    either.put("k", b"x", ttl=1000)
+    assert either.refresh_many(["k", "none", "k"]) == [True, False, True] and either.refresh_many([]) == []
+    info = either.info("k")
+    assert info is not None and info["ttl"] is not None and info["ttl"] > 900
+    assert either.stats()["gets"] == 0

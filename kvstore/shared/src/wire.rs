@@ -7,12 +7,15 @@
 //! Every value of every field is a value of its type, so that reading one cannot go wrong. [`Ask::of`] says which
 //! entries mean something; the server checks the rest (regions, offsets, lengths) against what it has.
 
+mod layouts;
+
 use std::time::Duration;
 
-use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::{Condition, Part, Stats};
 use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+pub use layouts::{layout_numbers, layout_of};
 
 /// The version of all of this; client and server have the same.
 pub const VERSION: u64 = 4;
@@ -44,6 +47,8 @@ pub const NEVER_S: u32 = u32::MAX;
 pub const SCAN_END: u64 = u64::MAX;
 /// Bytes of an object in a page of a scan before its key: bytes, version, and length of the key in two bytes.
 pub const SCANNED_BYTES: usize = 18;
+/// Bytes of a removal in a page before its key: the length of the key.
+pub const REMOVED_BYTES: usize = 2;
 
 /// A message on the socket, or its answer.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -212,6 +217,8 @@ mod action {
     pub(super) const SEAL: u8 = 16;
     pub(super) const ABANDON: u8 = 17;
     pub(super) const OUTLINE: u8 = 18;
+    pub(super) const REMOVALS: u8 = 19;
+    pub(super) const REFRESH: u8 = 20;
 }
 
 /// A request before its key.
@@ -271,11 +278,12 @@ pub struct Done {
     /// Bytes of the text.
     pub text_bytes: u16,
     /// Of an object that was asked about, seconds until it expires; [`NEVER_S`] if it does not. Of its outline, the units
-    /// of a piece.
+    /// of a piece. Of removals, 1 if some were missed.
     pub ttl_s: u32,
     /// By action: bytes, a number of objects, a lease, a writer, 1 for yes.
     pub value: u64,
-    /// By action: the number of objects leased, the version that was stored or read, where a scan goes on.
+    /// By action: the number of objects leased, the version that was stored or read, where a scan or a reader of removals
+    /// goes on.
     pub extra: u64,
     /// Why it failed, or the name of an object's tenant.
     pub text: [u8; TEXT_BYTES],
@@ -378,6 +386,17 @@ pub enum Ask {
         /// The destination.
         memory: Run,
     },
+    /// Reads removals of keys with a prefix into `memory`: for each [`REMOVED_BYTES`] and its key.
+    Removals {
+        /// What the keys begin with, up to 512 bytes.
+        prefix: Box<[u8]>,
+        /// Where to go on; `None` at first.
+        from: Option<u64>,
+        /// The destination.
+        memory: Run,
+    },
+    /// Asks whether an object exists, and counts as a use of it.
+    Refresh(Key),
     /// Adds a key to the list of the next request that takes several. Has no answer.
     Key(Key),
     /// Counts the objects before the first miss, of the keys before and this one.
@@ -475,6 +494,12 @@ impl Entry {
                 entry.head.low = *from;
                 entry.with_run(memory)
             }
+            Ask::Removals { prefix, from, memory } => {
+                let mut entry = Entry::zeroed(action::REMOVALS, tag).with_bytes(prefix);
+                (entry.head.low, entry.head.high) = (from.unwrap_or(0), u64::from(from.is_some()));
+                entry.with_run(memory)
+            }
+            Ask::Refresh(key) => Entry::zeroed(action::REFRESH, tag).with_key(key),
             Ask::Key(key) => Entry::zeroed(action::KEY, tag).with_key(key),
             Ask::LookupPrefix(key) => Entry::zeroed(action::LOOKUP_PREFIX, tag).with_key(key),
             Ask::Lease { key, time } => {
@@ -588,7 +613,8 @@ impl Ask {
     /// # Errors
     /// What is wrong with it.
     pub fn of(entry: &Entry) -> Result<Ask, &'static str> {
-        let Head { region, offset, room, bytes, low, layout, ttl_s, version, .. } = entry.head;
+        let Head { region, offset, room, bytes, low, high, layout, ttl_s, version, .. } =
+            entry.head;
         let memory = Run { region, offset, bytes: room };
         Ok(match entry.head.action {
             action::PUT => {
@@ -604,6 +630,11 @@ impl Ask {
             action::DELETE => Ask::Delete { key: entry.key()?, version: entry.version()? },
             action::TOUCH => Ask::Touch { key: entry.key()?, ttl_s: (low != 0).then_some(ttl_s) },
             action::SCAN => Ask::Scan { prefix: entry.prefix()?, from: low, memory },
+            action::REMOVALS => {
+                let (prefix, from) = (entry.prefix()?, (high != 0).then_some(low));
+                Ask::Removals { prefix, from, memory }
+            }
+            action::REFRESH => Ask::Refresh(entry.key()?),
             action::KEY => Ask::Key(entry.key()?),
             action::LOOKUP_PREFIX => Ask::LookupPrefix(entry.key()?),
             action::LEASE => Ask::Lease { key: entry.key()?, time: Duration::from_millis(low) },
@@ -645,42 +676,6 @@ pub struct Serving {
     pub requests: u64,
     /// Leases that clients hold.
     pub leases_now: u64,
-}
-
-/// Encodes a layout as numbers of a message.
-pub fn layout_numbers(layout: &Layout) -> [u64; 4] {
-    let BlockShape { layers, tensors_per_layer, kv_heads, head_dim, dtype, tokens } =
-        *layout.block();
-    let slots = match layout.order() {
-        Order::BlockMajor => 0,
-        Order::LayerMajor { slots } => slots,
-    };
-    let two = |high: u32, low: u32| u64::from(high) << 32 | u64::from(low);
-    let dtype = DTYPES.iter().position(|it| *it == dtype).expect("all are listed") as u32;
-    [
-        two(layers, tensors_per_layer.into()),
-        two(kv_heads, head_dim),
-        two(tokens, dtype),
-        slots.into(),
-    ]
-}
-
-const DTYPES: [Dtype; 5] = [Dtype::F32, Dtype::F16, Dtype::Bf16, Dtype::Fp8, Dtype::Int8];
-
-/// Decodes a layout from the numbers of a message; `None` if there is no such layout.
-pub fn layout_of(numbers: [u64; 4]) -> Option<Layout> {
-    let two = |number: u64| ((number >> 32) as u32, number as u32);
-    let [(layers, tensors), (kv_heads, head_dim), (tokens, dtype), (_, slots)] = numbers.map(two);
-    let block = BlockShape {
-        layers,
-        tensors_per_layer: u8::try_from(tensors).ok()?,
-        kv_heads,
-        head_dim,
-        dtype: *DTYPES.get(dtype as usize)?,
-        tokens,
-    };
-    let order = if slots == 0 { Order::BlockMajor } else { Order::LayerMajor { slots } };
-    Layout::new(block, order).ok()
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The catalog: which objects there are, when they expire, whose they are, and which are leased.
+//! The catalog: which objects there are, when they expire, whose they are, which are leased, and which went.
 //!
 //! Tables in memory, driven by the shard. Nothing here does I/O, allocates space, or decides what to evict.
 
@@ -7,5 +7,6 @@ pub(crate) mod hash;
 pub mod index;
 pub(crate) mod lease;
 pub(crate) mod regions;
+pub(crate) mod removals;
 pub(crate) mod table;
 pub(crate) mod tenant;

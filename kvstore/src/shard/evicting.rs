@@ -98,6 +98,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let key = self.index.key_bytes(id);
         let sequence = self.log.append(now, &Record::Delete { key, place: object.place });
         self.capacity.record_bytes -= self.record_bytes_of(id);
+        self.options.removals.enter(key);
         self.index.remove(id);
         self.tier.forget(id);
         self.regions.remove(id, object.place);

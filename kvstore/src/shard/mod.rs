@@ -101,6 +101,7 @@ use crate::catalog::index::Index;
 pub use crate::catalog::lease::LeaseId;
 use crate::catalog::lease::Leases;
 use crate::catalog::regions::Regions;
+pub use crate::catalog::removals::{Removals, Removed};
 use crate::catalog::tenant::Tenants;
 pub use crate::catalog::tenant::{Ledger, TenantStats};
 pub(crate) use crate::io::figures::DeviceFigures;
@@ -149,6 +150,8 @@ pub struct ShardOptions {
     pub keep_outdated: bool,
     /// What tenants use of their quotas; shards of one store have clones of one ledger.
     pub ledger: Ledger,
+    /// What goes; shards of one store have clones of one log.
+    pub removals: Removals,
 }
 
 impl Default for ShardOptions {
@@ -168,6 +171,7 @@ impl Default for ShardOptions {
             wall_at_zero: Duration::ZERO,
             keep_outdated: false,
             ledger: Ledger::default(),
+            removals: Removals::default(),
         }
     }
 }
@@ -441,6 +445,19 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let mut found = Vec::new();
         self.index.find_many(keys, &mut found);
         found.into_iter().map(|id| id.is_some_and(|id| self.is_live(now, id))).collect()
+    }
+
+    /// Counts as a use of each object, as a read of it does, and returns whether it exists.
+    pub fn refresh_many(&mut self, now: Time, keys: &[Key]) -> Vec<bool> {
+        let mut found = Vec::new();
+        self.index.find_many(keys, &mut found);
+        let live = found.into_iter().map(|id| id.filter(|id| self.is_live(now, *id)));
+        let live: Vec<Option<ObjectId>> = live.collect();
+        for id in live.iter().flatten() {
+            self.policy.touched(*id);
+            self.own.used(*id, self.index.object(*id).tenant);
+        }
+        live.iter().map(Option::is_some).collect()
     }
 
     /// Returns at most `limit` objects whose keys begin with `prefix` from cursor `from`, and the next cursor while there

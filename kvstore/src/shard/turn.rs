@@ -97,6 +97,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             let lane = &mut self.lanes[device];
             if lane.failure().is_some() && !std::mem::replace(&mut lane.is_failure_noted, true) {
                 self.stats.device_failures += 1;
+                // Its objects are misses from now on.
+                self.options.removals.lose_track();
                 self.fail_undurable(device);
             }
         }

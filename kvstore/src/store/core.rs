@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::{Key, KeyHasher};
 use crate::model::object::Version;
-use crate::shard::{Action, Failure, GetItem, Hashed, Part, Request};
+use crate::shard::{Action, Failure, GetItem, Hashed, Part, Removals, Request};
 use adit_driver::memory::AnyBuffer;
 
 /// The shared part of a [`super::Store`].
@@ -54,6 +54,7 @@ pub(super) struct Core {
     pub(super) reach: Arc<Reach>,
     /// Of its tenants and layouts.
     pub(super) identity: Identity,
+    pub(super) removals: Removals,
     /// Held while the size of the memory tier changes.
     pub(super) tier: Mutex<TierSize>,
 }

@@ -1,4 +1,5 @@
-//! Calls about keys: conditional ones, those for many keys at once, other expiries, and pages of keys with a prefix.
+//! Calls about keys: conditional ones, those for many keys at once, other expiries, pages of keys with a prefix, and what
+//! was removed.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -14,7 +15,7 @@ use super::route;
 use super::value::{ObjectInfo, Read, Value};
 use crate::model::key::Key;
 use crate::model::object::Version;
-use crate::shard::{Action, Failure, Hashed, Part, TouchItem};
+use crate::shard::{Action, Failure, Hashed, Part, Removed, TouchItem};
 
 impl Store {
     /// Like [`Store::get_range`], if the object has this version. With another version it fails with
@@ -82,6 +83,21 @@ impl Store {
 
     /// Asks whether each object exists, with one message for each shard.
     pub fn exists_many(&self, keys: impl IntoIterator<Item = Key>) -> Batch<bool> {
+        self.find_many(keys, |shard, now, keys| shard.exists_many(now, keys))
+    }
+
+    /// Like [`Store::exists_many`], and counts as a use of each object, so that others are evicted first. Reads and writes
+    /// nothing, and no expiry changes.
+    pub fn refresh_many(&self, keys: impl IntoIterator<Item = Key>) -> Batch<bool> {
+        self.find_many(keys, |shard, now, keys| shard.refresh_many(now, keys))
+    }
+
+    /// Asks each shard about those of `keys` that are its.
+    fn find_many(
+        &self,
+        keys: impl IntoIterator<Item = Key>,
+        find: fn(&mut ThreadShard, Time, &[Key]) -> Vec<bool>,
+    ) -> Batch<bool> {
         let keys: Vec<Key> = keys.into_iter().collect();
         let (replies, pendings): (Vec<_>, Vec<_>) = keys.iter().map(|_| self.core.pair()).unzip();
         let mut replies: Vec<Option<Reply<bool>>> = replies.into_iter().map(Some).collect();
@@ -90,7 +106,7 @@ impl Store {
             let of = |position: u32| replies[position as usize].take().expect("each is dealt once");
             let replies: Vec<Reply<bool>> = positions.into_iter().map(of).collect();
             let ask = Box::new(move |there: Result<(&mut ThreadShard, Time), Failure>| {
-                let found = there.map(|(shard, now)| shard.exists_many(now, &items));
+                let found = there.map(|(shard, now)| find(shard, now, &items));
                 for (at, reply) in replies.into_iter().enumerate() {
                     let answer = found.as_ref().map(|found| found[at]);
                     reply.send(answer.map_err(|failure| Unfinished::new(failure.clone())));
@@ -123,6 +139,21 @@ impl Store {
             let found = found.into_iter().map(|info| ObjectInfo::of(shard, info)).collect();
             Ok((found, in_shard.or(next_shard)))
         })
+    }
+
+    /// Tells which objects went after position `from`: at most `limit` of those whose keys begin with `prefix`. That is all
+    /// that were evicted, expired, deleted or lost to damage; one that was replaced is there. Begin without a position, which
+    /// tells of none, and go on at [`Removed::next`].
+    ///
+    /// Each removal is told once, after it happened. The store keeps the latest, some 4 MiB of keys, while somebody reads
+    /// them: who falls behind that, or comes with a position from before the store was opened, or had objects on a device
+    /// that failed, learns that there were more ([`Removed::missed_some`]) and asks which of the objects that it knows of
+    /// are there ([`Store::exists_many`]). A call looks at 4096 removals at most, so there may be more though it tells of
+    /// none: that is so unless `next` is `from`.
+    pub fn removals(&self, prefix: &[u8], from: Option<u64>, limit: usize) -> Pending<Removed> {
+        let (reply, pending) = self.core.pair();
+        reply.send(Ok(self.core.removals.read(prefix, from, limit)));
+        pending
     }
 
     /// Makes the request of a change that has no memory, of the key in `action`.

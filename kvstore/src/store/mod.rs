@@ -29,7 +29,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `handle` | the handle itself: [`Store`] |
-//! | `keys` | its calls on conditions, for many keys, about expiries and prefixes |
+//! | `keys` | its calls on conditions, for many keys, about expiries, prefixes and what was removed |
 //! | `moving` | exports and imports |
 //! | `layers` | its calls for KV blocks and their layers |
 //! | `plans` | reads that another executor carries out |
@@ -108,4 +108,4 @@ pub use writer::Writer;
 
 pub use crate::media::change::{Changed, Leaving};
 pub use crate::media::format::Set;
-pub use crate::shard::{Selection, TenantStats};
+pub use crate::shard::{Removed, Selection, TenantStats};

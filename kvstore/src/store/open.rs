@@ -1,5 +1,6 @@
 //! Options for formatting and opening a store, and the first steps of both.
 
+use std::hash::{BuildHasher, Hasher, RandomState};
 use std::time::Duration;
 
 use adit_driver::runtime::{Cores, Idle};
@@ -14,7 +15,7 @@ use crate::media::format::{self, FormatOptions, Set};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
 use crate::policy::budget::Budget;
 use crate::policy::evict::PolicyMaker;
-use crate::shard::{Ledger, Recovery, Shard, ShardOptions};
+use crate::shard::{Ledger, Recovery, Removals, Shard, ShardOptions};
 
 /// The longest allowed timeout: a year.
 const TIMEOUT_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
@@ -191,8 +192,14 @@ impl OpenOptions {
             wall_at_zero,
             keep_outdated: self.keep_outdated,
             ledger: Ledger::default(),
+            removals: Removals::new(any_number()),
         })
     }
+}
+
+/// Returns a number that is another at each call and in each process, which need not be a secret.
+fn any_number() -> u32 {
+    RandomState::new().build_hasher().finish() as u32
 }
 
 /// Options for formatting a store.
@@ -345,6 +352,11 @@ impl Found {
     /// Returns what tenants use of their quotas in all shards.
     pub(super) fn ledger(&self) -> &Ledger {
         &self.shard_options.ledger
+    }
+
+    /// Returns what goes from all shards.
+    pub(super) fn removals(&self) -> &Removals {
+        &self.shard_options.removals
     }
 
     /// Opens a shard, whose requests will use `memory`. Open shard 0 first.

@@ -186,6 +186,7 @@ impl Opening {
         };
         let gone = "threads let go of it before they have said all";
         let regions = Arc::into_inner(regions).expect(gone);
+        let removals = found.removals().clone();
         let Found { devices, set, .. } = Arc::into_inner(found).expect(gone);
         let shared = Arc::new(Pools::new(devices.as_slice(), regions));
         let names = exit::names(&options.targets, &options.devices);
@@ -213,6 +214,7 @@ impl Opening {
             patience,
             reach,
             identity: Identity::default(),
+            removals,
             tier: Mutex::default(),
         };
         let (core, pollers) = (Arc::new(core), Mutex::new(pollers));

@@ -1,4 +1,4 @@
-//! Conditional changes, versions, other expiries, calls for many keys, pages of a prefix, and objects without bytes.
+//! Conditional changes, versions, other expiries, calls for many keys, pages of a prefix, removals, and objects without bytes.
 
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -19,6 +19,7 @@ on_each_path!(
     an_expiry_is_set_and_lifted_without_writing_data,
     many_keys_are_looked_up_and_removed_together,
     a_prefix_is_read_in_pages,
+    what_goes_is_told_once_over_all_shards,
     an_object_without_bytes_passes_through_every_call,
 );
 
@@ -281,4 +282,40 @@ fn an_object_without_bytes_passes_through_every_call(rig: &Rig) {
     assert!(store.put_with(key(1), vec![], &PutWith::default()).wait().expect("put").is_stored());
     assert!(empty(store.get(key(1)).wait().expect("read")));
     assert!(store.delete(key(1)).wait().expect("removed"));
+}
+
+fn what_goes_is_told_once_over_all_shards(rig: &Rig) {
+    let store = Store::open(&OpenOptions { capacity_objects: Some(64), ..rig.format(2).options() });
+    let store = store.expect("a store");
+    let read = |from| store.removals(b"", from, 1000).wait().expect("read");
+    let mut from = read(None).next;
+    let keys = || (0..300).map(key);
+    for key in keys() {
+        store.put(key, data(1, 4096)).wait().expect("stored");
+        // Those that were put last, and the first, which is used again and again.
+        let used: Vec<bool> = store
+            .refresh_many([self::key(0)])
+            .into_iter()
+            .map(|one| one.wait().expect("asked"))
+            .collect();
+        assert_eq!(used, [true]);
+    }
+    let removed = read(Some(from));
+    assert!(!removed.missed_some);
+    from = removed.next;
+    let there: Vec<bool> =
+        store.exists_many(keys()).into_iter().map(|one| one.wait().expect("asked")).collect();
+    let mut told = removed.keys;
+    told.sort();
+    let mut gone: Vec<Key> =
+        keys().zip(&there).filter(|(_, there)| !**there).map(|(key, _)| key).collect();
+    gone.sort();
+    assert_eq!(told, gone);
+    assert!(there[0] && gone.len() >= 236, "{}", gone.len());
+    assert_eq!(read(Some(from)).keys, []);
+    store.close().wait().expect("closed");
+    let store = rig.open();
+    let read = store.removals(b"", Some(from), 1000).wait().expect("read");
+    assert!(read.missed_some, "another opening");
+    store.close().wait().expect("closed");
 }

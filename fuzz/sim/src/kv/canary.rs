@@ -27,11 +27,13 @@ pub enum StoreCanary {
     IgnoredCondition,
     /// Openings keep what damage to the journal made outdated, though they should not.
     KeptOutdated,
+    /// Readers of removals are not told of some.
+    UntoldRemoval,
 }
 
 impl StoreCanary {
     /// All of them.
-    pub const ALL: [StoreCanary; 11] = [
+    pub const ALL: [StoreCanary; 12] = [
         StoreCanary::IgnoredFlush,
         StoreCanary::FlippedByte,
         StoreCanary::SwappedObject,
@@ -43,6 +45,7 @@ impl StoreCanary {
         StoreCanary::JumpedQueue,
         StoreCanary::IgnoredCondition,
         StoreCanary::KeptOutdated,
+        StoreCanary::UntoldRemoval,
     ];
 
     /// Returns its name on the command line.
@@ -59,6 +62,7 @@ impl StoreCanary {
             StoreCanary::JumpedQueue => "jumped-queue",
             StoreCanary::IgnoredCondition => "ignored-condition",
             StoreCanary::KeptOutdated => "kept-outdated",
+            StoreCanary::UntoldRemoval => "untold-removal",
         }
     }
 

@@ -50,6 +50,7 @@ const NAMES: [&str; Sum::COUNT] = [
     "conditions that held",
     "conflicts",
     "other expiries",
+    "removals told",
 ];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -98,10 +99,11 @@ pub(crate) enum Sum {
     Conditions,
     Conflicts,
     Touches,
+    Told,
 }
 
 impl Sum {
-    const COUNT: usize = Sum::Touches as usize + 1;
+    const COUNT: usize = Sum::Told as usize + 1;
 }
 
 /// Sums over runs.

@@ -12,12 +12,14 @@
 //! | `shape` | what a seed decides first: the store, its devices, its faults |
 //! | `conditions` | conditional changes, versions as the store names them, other expiries |
 //! | `world`, `requests`, `answers`, `looks` | the state of a run; requests; checking answers; immediate calls |
+//! | `account` | a reader of removals |
 //! | `attaching` | devices that come back |
 //! | `schedule`, `run` | how the store is opened, used and lost; the run of one seed, and a cut at each command |
 //! | `tiers` | the shards' memory tiers, and readers of what is there |
 //! | `waiting` | changes that wait for memory, in the store's own order |
 //! | `canary` | rules broken on purpose |
 
+mod account;
 mod answers;
 mod attaching;
 mod canary;

@@ -196,6 +196,7 @@ impl StoreWorld {
         let set = self.while_time_passes(|_, clock| format::read_set(&mut lanes, clock))?;
         let mut lanes = Some(lanes);
         self.ledger = Ledger::default();
+        self.begin_account();
         self.set = Some(set.clone());
         for shard in 0..set.shards() {
             let lanes = lanes.take().unwrap_or_else(|| self.lanes());

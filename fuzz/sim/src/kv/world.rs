@@ -8,13 +8,14 @@ use std::time::Duration;
 use adit_driver::Time;
 use adit_kvstore::internals::format::Set;
 use adit_kvstore::shard::{
-    Condition, Lane, LeaseId, Ledger, Part, Shard, ShardOptions, Tag, WriterId,
+    Condition, Lane, LeaseId, Ledger, Part, Removals, Shard, ShardOptions, Tag, WriterId,
 };
 use adit_kvstore::{
     Durability, Key, LayoutId, Quota, TenantId, UNIT_BYTES, Version as StoreVersion, Watermarks,
     units,
 };
 
+use super::account::Account;
 use super::canary::StoreCanary;
 use super::counts::StoreCounts;
 use super::device::SimulatedQueue;
@@ -177,6 +178,9 @@ pub(crate) struct StoreWorld {
     pub(crate) tenants: Vec<Vec<TenantId>>,
     /// What tenants use in all shards of this life.
     pub(crate) ledger: Ledger,
+    /// What goes from all shards of this life, and who keeps an account of that.
+    pub(crate) removals: Removals,
+    pub(crate) account: Account,
     /// The quota of this life's tenant with a quota, and the bytes that it had when the store was opened.
     pub(crate) quota: Option<Quota>,
     pub(crate) quota_used_at_open: u64,
@@ -248,6 +252,8 @@ impl StoreWorld {
             shards: Vec::new(),
             tenants: Vec::new(),
             ledger: Ledger::default(),
+            removals: Removals::default(),
+            account: Account::default(),
             quota: None,
             quota_used_at_open: 0,
             layouts: Vec::new(),
@@ -338,6 +344,7 @@ impl StoreWorld {
             wall_at_zero: Duration::from_secs(WALL_S),
             keep_outdated: shape.keep_outdated || self.canary == Some(StoreCanary::KeptOutdated),
             ledger: self.ledger.clone(),
+            removals: self.removals.clone(),
         }
     }
 
@@ -368,6 +375,7 @@ impl StoreWorld {
             self.check_evictions(shard, 0);
             self.keep_moments();
         }
+        self.keep_account();
         self.excuse_if_struck();
         self.note_turn();
         if moved == 0 {

@@ -1,11 +1,13 @@
 """vLLM: a store as a secondary tier of the offloading connector.
 
 ``{"type": "AditTier", "module_path": "adit.vllm", "target": "uring:/data/kv.img", "size_gb": 100}`` in
-``secondary_tiers`` of ``kv_connector_extra_config``.
+``secondary_tiers`` of ``kv_connector_extra_config``; for a router that reads vLLM's KV events also
+``"enable_kv_events": true``, and ``"self_describing_kv_events": true`` beside ``secondary_tiers``.
 """
 
 from __future__ import annotations
 
+import os
 import select
 import time
 from collections import defaultdict
@@ -14,7 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from . import _engine
 from ._adit import Store
-from ._errors import Error
+from ._announced import Announced
+from ._errors import Error, InvalidError
 
 TRIED = ("0.33.0",)
 _engine.check_version("vLLM", _engine.version_of("vllm"), TRIED)
@@ -22,6 +25,7 @@ _engine.check_version("vLLM", _engine.version_of("vllm"), TRIED)
 from vllm.v1.kv_offload.base import (  # noqa: E402
     LookupResult,
     Medium,
+    OffloadingEvent,
     ReqContext,
     RequestOffloadingContext,
     ScheduleEndContext,
@@ -31,6 +35,9 @@ from vllm.v1.kv_offload.tiering.base import (  # noqa: E402
     SecondaryTierManager,
     TransferJob,
 )
+
+# Seconds in which a chunk is kept hot once, however often vLLM uses it, and the most chunks of that time.
+TOUCHED_S, TOUCHED_MAX = 1.0, 16384
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
@@ -46,6 +53,9 @@ class _Job:
     keys: list[bytes]
     chunks: list[int]
     begun: float = field(default_factory=time.monotonic)
+    # Keys that the store is known to have, and those that it is asked to store.
+    there: list[bytes] = field(default_factory=list)
+    missing: list[bytes] = field(default_factory=list)
 
 
 class AditTier(SecondaryTierManager):
@@ -61,6 +71,13 @@ class AditTier(SecondaryTierManager):
         GiB of a new file.
     namespace : str
         Text that keeps instances apart beyond what their configurations do.
+    enable_kv_events : bool
+        Publish vLLM's KV events, of the medium ``STORAGE``, for the chunks that this engine stored: ``BlockStored``
+        once the store has one, ``BlockRemoved`` once it has it no more. vLLM's ``kv_events_config`` has to enable
+        events.
+    self_describing_kv_events : bool, optional
+        Insist on what ``kv_connector_extra_config`` has under this name, which is where vLLM reads it: without it
+        events have no tokens, and a router gets events of no blocks.
     **options
         ``objects_max``, the number of blocks that a new file holds, by default as many as there is room for; and those of
         ``adit.Store``, or of ``adit.connect``.
@@ -78,11 +95,16 @@ class AditTier(SecondaryTierManager):
         target: str | list[str],
         size_gb: float = 0,
         namespace: str = "",
+        enable_kv_events: bool = False,
+        self_describing_kv_events: bool | None = None,
         **options: Any,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         config = offloading_spec.config
         self._trouble = _engine.Trouble(f"adit.vllm ({tier_type})")
+        has_events = enable_kv_events and _has_events(
+            offloading_spec.kv_events_config, self_describing_kv_events, tier_type
+        )
         self._space = _space(config, self.block_size_bytes, namespace)
         rank = config.parallel.data_parallel_index
         self.store = _engine.open_store(
@@ -108,6 +130,17 @@ class AditTier(SecondaryTierManager):
         # How many jobs store each key.
         self._storing: dict[bytes, int] = defaultdict(int)
         self._checking = 0
+        # Chunks that vLLM used, to be kept hot, and those that were lately.
+        self._to_touch: list[bytes] = []
+        self._touched: set[bytes] = set()
+        self._touched_until = time.monotonic() + TOUCHED_S
+        self._is_touching = False
+        # What events told of, if there are events.
+        self._announced: Announced | None = None
+        if has_events:
+            self._announced = Announced(self._queue, self._space, self._storing, self._trouble)
+        self._events: list[OffloadingEvent] = []
+        self._has_several = config.cache.blocks_per_chunk > 1
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
         """Have new chunks offloaded as they come."""
@@ -137,6 +170,9 @@ class AditTier(SecondaryTierManager):
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
         """Ask the store about all keys of this step at once."""
+        self._touch_all()
+        if self._announced is not None:
+            self._announced.step()
         if self._to_ask:
             keys, self._to_ask = self._to_ask, []
             try:
@@ -144,6 +180,18 @@ class AditTier(SecondaryTierManager):
             except Error as why:
                 self._trouble.log("lookup", why)
                 self._learn(keys, [None] * len(keys))
+
+    def touch(self, keys: Collection[bytes], req_context: ReqContext) -> None:
+        """Keep chunks that vLLM has in memory from being the first that the store evicts. No expiry changes."""
+        for key in keys:
+            if key not in self._touched and len(self._touched) < TOUCHED_MAX:
+                self._touched.add(key)
+                self._to_touch.append(key)
+
+    def take_events(self) -> Iterable[OffloadingEvent]:
+        """Return what the store has since the last call, and what it has no more."""
+        events, self._events = self._events, []
+        return events
 
     def on_request_finished(self, req_context: ReqContext) -> None:
         """Forget what only this request asked for."""
@@ -163,7 +211,8 @@ class AditTier(SecondaryTierManager):
         for key in job.keys:
             self._storing[key] += 1
         try:
-            self._queue.submit_exists(self._names(job.keys), token=("check", job))
+            # Those that are there are in use.
+            self._queue.submit_refresh(self._names(job.keys), token=("check", job))
             self._checking += 1
         except Error as why:
             self._trouble.log("check", why)
@@ -198,6 +247,11 @@ class AditTier(SecondaryTierManager):
         while self._jobs:
             poll.poll()
             self._drain()
+        if self._announced is not None:
+            # vLLM calls this to reset its caches. It tells routers that it dropped all blocks, and forgets the tokens of
+            # those that are still to be told of.
+            self._announced.forget_what_was_told()
+            self._events = [event for event in self._events if event.removed]
 
     def shutdown(self) -> None:
         """Wait for transfers and close the store."""
@@ -225,8 +279,35 @@ class AditTier(SecondaryTierManager):
                 self._store_missing(about, results)
             elif what == "load":
                 self._end_load(about, results, failure is not None)
-            else:
+            elif what == "store":
+                about.there += [key for key, stored in zip(about.missing, results) if stored]
                 self._end_store(about, all(results))
+            elif what == "touch":
+                self._is_touching = False
+            elif self._announced is not None:
+                if what == "removals":
+                    self._announced.heard(about, results)
+                else:
+                    self._tell(self._announced.asked(about, results), removed=True)
+
+    def _touch_all(self) -> None:
+        now = time.monotonic()
+        if self._to_touch and not self._is_touching:
+            keys, self._to_touch = self._to_touch, []
+            try:
+                self._queue.submit_refresh(self._names(keys), token=("touch", None))
+                self._is_touching = True
+            except Error as why:
+                self._trouble.log("touch", why)
+        if now >= self._touched_until:
+            self._touched, self._touched_until = set(self._to_touch), now + TOUCHED_S
+
+    def _tell(self, keys: list[bytes], removed: bool) -> None:
+        if keys:
+            # vLLM keeps the tokens of chunks whose removal it expects, and needs them if a chunk is more than the block
+            # that its key names.
+            is_kept = not removed and self._has_several
+            self._events.append(OffloadingEvent(keys, self.medium, removed, removal_expected=is_kept))
 
     def _learn(self, keys: list[bytes], results: list[bool | None]) -> None:
         for key, is_there in zip(keys, results):
@@ -240,10 +321,12 @@ class AditTier(SecondaryTierManager):
     def _store_missing(self, job: _Job, is_there: list[bool | None]) -> None:
         self._checking -= 1
         missing = [position for position, there in enumerate(is_there) if not there]
+        job.there = [key for key, there in zip(job.keys, is_there) if there]
+        job.missing = [job.keys[position] for position in missing]
         if not missing:
             self._end_store(job, True)
             return
-        keys = self._names([job.keys[position] for position in missing])
+        keys = self._names(job.missing)
         rows = [self._row(job.chunks[position]) for position in missing]
         try:
             self._queue.submit_put(keys, rows, token=("store", job))
@@ -259,6 +342,8 @@ class AditTier(SecondaryTierManager):
             if success and self._verdicts.get(key) is False:
                 self._verdicts[key] = True
                 self._unknown.discard(key)
+        if self._announced is not None:
+            self._tell(self._announced.stored(job.there), removed=False)
         self._end(job, JobResult(job.number, success, None, *self._cost(job)))
 
     def _end_load(self, job: _Job, lengths: list[int | None], has_failed: bool) -> None:
@@ -285,6 +370,38 @@ class AditTier(SecondaryTierManager):
 
 def _job(metadata: TransferJob) -> _Job:
     return _Job(metadata.job_id, list(metadata.keys), [int(chunk) for chunk in metadata.chunk_ids])
+
+
+def _has_events(config: Any, is_self_describing: bool | None, tier_type: str) -> bool:
+    """Say whether vLLM takes events, and log what they lack.
+
+    Raises
+    ------
+    InvalidError
+        If they are to describe themselves and vLLM does not have them so.
+    """
+    where = "set it to true in kv_connector_extra_config, beside secondary_tiers"
+    if is_self_describing and not config.self_describing_kv_events:
+        raise InvalidError(f"self_describing_kv_events is the connector's setting: {where}")
+    if not config.enable_kv_cache_events:
+        _engine.logger.warning(
+            "%s has enable_kv_events and vLLM publishes none: set enable_kv_cache_events in kv_events_config",
+            tier_type,
+        )
+        return False
+    if not config.self_describing_kv_events:
+        _engine.logger.warning(
+            "%s has enable_kv_events, and events have no tokens, so that a router gets events of no blocks, because "
+            "self_describing_kv_events is not set: %s",
+            tier_type,
+            where,
+        )
+    if os.environ.get("VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES") == "0":
+        _engine.logger.warning(
+            "vLLM publishes hashes of blocks as bytes, because VLLM_KV_EVENTS_USE_INT_BLOCK_HASHES is 0: routers that "
+            "expect numbers lose all events of a message with one; unset it"
+        )
+    return True
 
 
 def _space(config: Any, row_bytes: int, namespace: str) -> bytes:

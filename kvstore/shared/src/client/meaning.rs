@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use adit_kvstore::store::Removed;
 use adit_kvstore::{Key, UNIT_BYTES, Version};
 
 use super::pending::Answer;
@@ -11,7 +12,7 @@ use super::streams::{Outline, SharedWriter};
 use super::{Info, Lease, Put, Read, Scanned, Value};
 use crate::error::{Error, Unfinished};
 use crate::memory::Span;
-use crate::wire::{Code, NEVER_S, SCAN_END, SCANNED_BYTES};
+use crate::wire::{Code, NEVER_S, REMOVED_BYTES, SCAN_END, SCANNED_BYTES};
 
 fn failed(ended: Ended) -> Unfinished {
     let Ended { done, memory, is_lost } = ended;
@@ -109,6 +110,34 @@ fn scanned(rest: &[u8]) -> Option<(Scanned, &[u8])> {
     let (key, behind) = rest.split_at_checked(key_bytes.into())?;
     let (bytes, version) = (word(0)?, Version(word(8)?));
     Some((Scanned { key: Key::new(key).ok()?, bytes, version }, behind))
+}
+
+pub(super) fn removed(shared: &Arc<Shared>, ended: Ended) -> Answer<Removed> {
+    let (_, Ended { done, memory, .. }) = checked(ended)?;
+    let mut removed = Removed { keys: Vec::new(), next: done.extra, missed_some: done.ttl_s != 0 };
+    let Memory::Pooled(span) = memory else { return Ok(removed) };
+    let mut rest = &span[..];
+    for _ in 0..done.value {
+        let Some((key, behind)) = key_of(rest) else {
+            // A server that writes something else tells of fewer.
+            removed.missed_some = true;
+            break;
+        };
+        removed.keys.push(key);
+        rest = behind;
+    }
+    shared.with(|state| {
+        state.give_pooled(span);
+        state.turn();
+    });
+    Ok(removed)
+}
+
+/// Reads the first removal of the rest of a page.
+fn key_of(rest: &[u8]) -> Option<(Key, &[u8])> {
+    let (head, rest) = rest.split_first_chunk::<REMOVED_BYTES>()?;
+    let (key, behind) = rest.split_at_checked(u16::from_le_bytes(*head).into())?;
+    Some((Key::new(key).ok()?, behind))
 }
 
 pub(super) fn yes(_: &Arc<Shared>, ended: Ended) -> Answer<bool> {

@@ -39,6 +39,7 @@ use std::time::Duration;
 
 use adit_kvstore::layout::Layout;
 use adit_kvstore::shard::{Condition, Part, Stats};
+use adit_kvstore::store::Removed;
 use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use zerocopy::FromBytes;
@@ -53,9 +54,9 @@ use crate::ring::{self, Rings, Sleep};
 use crate::wire::{Ask, Matter, Message, Serving, VERSION, layout_numbers};
 use pending::Meaning;
 use shared::{Control, Shared};
-use state::{How, Memory, State, Wish};
+use state::{How, Listed, Memory, State, Wish};
 
-/// Memory for a page of a scan.
+/// Memory for a page of a list.
 const PAGE_BYTES: usize = 64 << 10;
 /// How long the server may take to answer a message.
 const MESSAGE_MAX: Duration = Duration::from_secs(60);
@@ -375,6 +376,12 @@ impl Client {
         self.submit_all(made.collect(), meaning::yes)
     }
 
+    /// Like [`Client::exists_many`], and counts as a use of each object ([`adit_kvstore::Store::refresh_many`]).
+    pub fn refresh_many(&self, keys: impl IntoIterator<Item = Key>) -> Vec<Pending<bool>> {
+        let made = keys.into_iter().map(|key| plain(Ask::Refresh(key)));
+        self.submit_all(made.collect(), meaning::yes)
+    }
+
     /// Returns an object's length in bytes.
     pub fn length(&self, key: Key) -> Pending<Option<u64>> {
         self.submit(plain(Ask::Info(key)), meaning::length)
@@ -429,9 +436,23 @@ impl Client {
         if prefix.len() > KEY_BYTES_MAX {
             return Pending::made(&self.shared, Ok((Vec::new(), None)));
         }
-        let wish = Wish::Scan { prefix: prefix.into(), from, room: PAGE_BYTES };
-        let made = self.check_pool(PAGE_BYTES).map(|()| (wish, Memory::None));
-        self.submit(made, meaning::page)
+        self.submit(self.make_list(prefix, Listed::Objects(from)), meaning::page)
+    }
+
+    /// Tells which objects went after position `from`, of those whose keys begin with `prefix`, as
+    /// [`adit_kvstore::Store::removals`] does. A position from before the server was started again is one whose reader
+    /// missed some. Takes 64 KiB of the pool meanwhile.
+    pub fn removals(&self, prefix: &[u8], from: Option<u64>) -> Pending<Removed> {
+        if prefix.len() > KEY_BYTES_MAX {
+            let removed = Removed { keys: Vec::new(), next: from.unwrap_or(0), missed_some: false };
+            return Pending::made(&self.shared, Ok(removed));
+        }
+        self.submit(self.make_list(prefix, Listed::Removals(from)), meaning::removed)
+    }
+
+    fn make_list(&self, prefix: &[u8], what: Listed) -> Made {
+        let wish = Wish::List { prefix: prefix.into(), what, room: PAGE_BYTES };
+        self.check_pool(PAGE_BYTES).map(|()| (wish, Memory::None))
     }
 
     /// Returns how many of `keys` exist before the first miss.

@@ -44,10 +44,17 @@ pub(super) enum Wish {
     Fetch { key: Key, part: Part, version: Option<Version>, room: usize },
     /// Writes the first `bytes` of the caller's memory as a part of a writer's object.
     Fill { writer: u64, offset: u64, bytes: u64 },
-    /// Reads a page of a scan into memory of the pool.
-    Scan { prefix: Box<[u8]>, from: u64, room: usize },
+    /// Reads a page of a list, of what has keys with a prefix, into memory of the pool.
+    List { prefix: Box<[u8]>, what: Listed, room: usize },
     /// Anything without memory. The keys before the last are sent one by one.
     Plain { ask: Ask, keys: Vec<Key>, sent: usize },
+}
+
+/// What a list has, and where its next page begins.
+#[derive(Clone, Copy)]
+pub(super) enum Listed {
+    Objects(u64),
+    Removals(Option<u64>),
 }
 
 /// A request's memory.
@@ -265,7 +272,7 @@ impl State {
             (Wish::PutBytes { data, .. }, Memory::None) => data.len(),
             (Wish::Fetch { part: Part::All, room, .. }, Memory::None) => self.guess.max(*room),
             (Wish::Fetch { room, .. }, Memory::None) => *room,
-            (Wish::Scan { room, .. }, Memory::None) => *room,
+            (Wish::List { room, .. }, Memory::None) => *room,
             _ => return true,
         };
         let Some(pool) = &mut self.pool else { return false };
@@ -355,7 +362,7 @@ impl State {
                 }
                 Memory::Pooled(span)
             }
-            (Wish::Scan { .. }, Memory::Pooled(span)) if Code::of(done.code) == Code::Done => {
+            (Wish::List { .. }, Memory::Pooled(span)) if Code::of(done.code) == Code::Done => {
                 Memory::Pooled(span)
             }
             (_, Memory::Pooled(span)) => {
@@ -491,8 +498,11 @@ fn ask(wish: &Wish, memory: &Memory) -> Ask {
         Wish::Fill { writer, offset, bytes } => {
             Ask::Fill { writer: *writer, offset: *offset, bytes: *bytes, memory: run }
         }
-        Wish::Scan { prefix, from, .. } => {
+        Wish::List { prefix, what: Listed::Objects(from), .. } => {
             Ask::Scan { prefix: prefix.clone(), from: *from, memory: run }
+        }
+        Wish::List { prefix, what: Listed::Removals(from), .. } => {
+            Ask::Removals { prefix: prefix.clone(), from: *from, memory: run }
         }
         Wish::Plain { ask, .. } => ask.clone(),
         Wish::PutBytes { .. } => unreachable!("its bytes were copied to memory of the pool"),

@@ -19,8 +19,9 @@ use std::time::{Duration, Instant};
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::serve::parts::Signaller;
+use adit_kvstore::Store;
 use adit_kvstore::shard::Outcome;
-use adit_kvstore::store::{Answer, Lease, ObjectInfo, Pending, Put, Read, Writer};
+use adit_kvstore::store::{Answer, Lease, ObjectInfo, Pending, Put, Read, Removed, Writer};
 
 use super::Options;
 use super::counts::Counts;
@@ -54,6 +55,8 @@ pub(super) enum Flight {
     Seal(Pending<Outcome>),
     /// A page of a scan, and the memory for it.
     Scan(Pending<Page>, Option<Buffer>),
+    /// Removals, and the memory for them.
+    Removals(Pending<Removed>, Option<Buffer>),
     LookupPrefix(Pending<usize>),
     /// And for how long.
     Lease(Pending<Lease>, Duration),
@@ -489,6 +492,22 @@ impl Ended {
 }
 
 impl Flight {
+    /// Asks for as many objects as fit in memory of the client's.
+    pub(super) fn scan(store: &Store, (prefix, from): (&[u8], u64), memory: Buffer) -> Flight {
+        let most = page::objects_max(memory.len());
+        Flight::Scan(store.scan_prefix(prefix, from, most), Some(memory))
+    }
+
+    /// Asks for as many removals as fit in memory of the client's.
+    pub(super) fn removals(
+        store: &Store,
+        (prefix, from): (&[u8], Option<u64>),
+        memory: Buffer,
+    ) -> Flight {
+        let most = page::removals_max(memory.len());
+        Flight::Removals(store.removals(prefix, from, most), Some(memory))
+    }
+
     /// Returns how the request ended, if it has; the context's waker is called once it has.
     fn poll(&mut self, tag: u64, context: &mut Context<'_>) -> Option<Ended> {
         match self {
@@ -518,6 +537,14 @@ impl Flight {
             Flight::Scan(pending, buffer) => {
                 let ended = ended(pending, tag, context, |page| {
                     Ended::of(page::written(tag, &page, buffer.as_deref_mut().unwrap_or_default()))
+                })?;
+                let memory = buffer.take().map_or(AnyBuffer::None, AnyBuffer::One);
+                Some(Ended { memory, ..ended })
+            }
+            Flight::Removals(pending, buffer) => {
+                let ended = ended(pending, tag, context, |removed| {
+                    let memory = buffer.as_deref_mut().unwrap_or_default();
+                    Ended::of(page::removed(tag, &removed, memory))
                 })?;
                 let memory = buffer.take().map_or(AnyBuffer::None, AnyBuffer::One);
                 Some(Ended { memory, ..ended })

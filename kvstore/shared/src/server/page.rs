@@ -1,16 +1,16 @@
-//! Pages of a scan, as they are written to a client's memory.
+//! Pages of a scan and of removals, as they are written to a client's memory.
 
 use adit_kvstore::KEY_BYTES_MAX;
-use adit_kvstore::store::ObjectInfo;
+use adit_kvstore::store::{ObjectInfo, Removed};
 
-use crate::wire::{Code, Done, SCAN_END, SCANNED_BYTES};
+use crate::wire::{Code, Done, REMOVED_BYTES, SCAN_END, SCANNED_BYTES};
 
 /// Objects, and where to go on.
 pub(super) type Page = (Vec<ObjectInfo>, Option<u64>);
 
 /// Returns how many objects certainly fit in memory of so many bytes, whatever their keys.
-pub(super) fn objects_max(bytes: u64) -> usize {
-    usize::try_from(bytes).unwrap_or(usize::MAX) / (SCANNED_BYTES + KEY_BYTES_MAX)
+pub(super) fn objects_max(bytes: usize) -> usize {
+    bytes / (SCANNED_BYTES + KEY_BYTES_MAX)
 }
 
 /// Writes a page to `memory`, which has room for it, and answers with its number of objects.
@@ -26,4 +26,23 @@ pub(super) fn written(tag: u64, (found, next): &Page, memory: &mut [u8]) -> Done
         rest = later;
     }
     Done::new(tag, Code::Done, found.len() as u64, next.unwrap_or(SCAN_END))
+}
+
+/// Returns how many removals certainly fit in memory of so many bytes, whatever their keys.
+pub(super) fn removals_max(bytes: usize) -> usize {
+    bytes / (REMOVED_BYTES + KEY_BYTES_MAX)
+}
+
+/// Writes removals to `memory`, which has room for them, and answers with their number.
+pub(super) fn removed(tag: u64, removed: &Removed, memory: &mut [u8]) -> Done {
+    let mut rest = memory;
+    for key in &removed.keys {
+        let key = key.as_bytes();
+        let (now, later) = rest.split_at_mut(REMOVED_BYTES + key.len());
+        now[..REMOVED_BYTES].copy_from_slice(&(key.len() as u16).to_le_bytes());
+        now[REMOVED_BYTES..].copy_from_slice(key);
+        rest = later;
+    }
+    let count = removed.keys.len() as u64;
+    Done { ttl_s: removed.missed_some.into(), ..Done::new(tag, Code::Done, count, removed.next) }
 }

@@ -25,7 +25,6 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 use super::counts::Counts;
 use super::desk::{Desk, Flight};
 use super::outcome;
-use super::page;
 use super::session::End;
 use crate::ring::{ANYTHING, Asked, Broken, Rings, Sleep};
 use crate::wire::{Ask, Code, Done, Entry, KEYS_MAX, Run};
@@ -56,6 +55,7 @@ enum ByKey {
     Exists,
     Delete,
     Touch(u32),
+    Refresh,
 }
 
 /// What a client's thread and the one that takes its requests tell each other.
@@ -198,6 +198,7 @@ impl Taking {
             Ask::Touch { key, ttl_s: Some(ttl_s) } => {
                 return self.by_key(together, ByKey::Touch(ttl_s), (tag, key));
             }
+            Ask::Refresh(key) => return self.by_key(together, ByKey::Refresh, (tag, key)),
             other => other,
         };
         self.send(std::mem::replace(together, Together::None));
@@ -214,8 +215,11 @@ impl Taking {
             }
             Ask::Scan { prefix, from, memory } => {
                 let buffer = self.desk.take(*run.insert(memory))?;
-                let most = page::objects_max(memory.bytes);
-                Flight::Scan(self.store.scan_prefix(&prefix, from, most), Some(buffer))
+                Flight::scan(&self.store, (&prefix, from), buffer)
+            }
+            Ask::Removals { prefix, from, memory } => {
+                let buffer = self.desk.take(*run.insert(memory))?;
+                Flight::removals(&self.store, (&prefix, from), buffer)
             }
             Ask::Info(key) => Flight::Info(self.store.info(key)),
             Ask::Outline(key) => Flight::Outline(self.store.info(key)),
@@ -267,6 +271,7 @@ impl Taking {
             | Ask::Put { .. }
             | Ask::Key(_)
             | Ask::Exists(_)
+            | Ask::Refresh(_)
             | Ask::Delete { .. }
             | Ask::Touch { .. } => unreachable!("begun with others of its kind"),
         };
@@ -341,6 +346,7 @@ impl Taking {
         let (tags, keys): (Vec<u64>, Vec<Key>) = items.into_iter().unzip();
         let batch = match kind {
             ByKey::Exists => self.store.exists_many(keys),
+            ByKey::Refresh => self.store.refresh_many(keys),
             ByKey::Delete => self.store.delete_many(keys),
             ByKey::Touch(ttl_s) => self.store.touch_many(keys, Duration::from_secs(ttl_s.into())),
         };

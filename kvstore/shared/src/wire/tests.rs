@@ -1,4 +1,5 @@
 use super::*;
+use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use proptest::prelude::*;
 
 fn keys() -> impl Strategy<Value = Key> {
@@ -21,7 +22,7 @@ fn conditions() -> impl Strategy<Value = Condition> {
 fn asks() -> impl Strategy<Value = Ask> {
     let run = (any::<u32>(), any::<u64>(), any::<u64>());
     let run = run.prop_map(|(region, offset, bytes)| Run { region, offset, bytes });
-    let fill = run.clone();
+    let (fill, removals) = (run.clone(), run.clone());
     let put = (keys(), run.clone(), any::<u64>(), any::<(u32, u32, bool)>(), conditions());
     let versions = || proptest::option::of(any::<u64>().prop_map(Version));
     prop_oneof![
@@ -40,7 +41,14 @@ fn asks() -> impl Strategy<Value = Ask> {
             .prop_map(|(prefix, from, memory)| Ask::Scan { prefix: prefix.into(), from, memory }),
         (keys(), proptest::option::of(any::<u32>()))
             .prop_map(|(key, ttl_s)| Ask::Touch { key, ttl_s }),
+        (proptest::collection::vec(any::<u8>(), 0..=KEY_BYTES_MAX), any::<Option<u64>>(), removals)
+            .prop_map(|(prefix, from, memory)| Ask::Removals {
+                prefix: prefix.into(),
+                from,
+                memory
+            }),
         keys().prop_map(Ask::Exists),
+        keys().prop_map(Ask::Refresh),
         keys().prop_map(Ask::Info),
         (keys(), versions()).prop_map(|(key, version)| Ask::Delete { key, version }),
         keys().prop_map(Ask::Key),
@@ -86,7 +94,7 @@ proptest! {
     #[test]
     fn any_bytes_are_a_request_that_means_something_or_not(
         head in proptest::collection::vec(any::<u8>(), 8 * HEAD_WORDS),
-        action in 0u8..20,
+        action in 0u8..22,
         fill: u8,
     ) {
         let mut entry = Entry::new_zeroed();

@@ -221,6 +221,36 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
 }
 
 #[test]
+fn a_page_of_removals_has_whole_keys_only_and_any_position_is_one() {
+    let rig = Rig::soft();
+    rig.store.put(key(1), data(1, 0, 4096)).wait().expect("put");
+    let mut raw = Raw::greeted(&rig);
+    let good = Run { region: raw.share(4 * PAGE), offset: 0, bytes: PAGE };
+    let removals = |from, memory| Ask::Removals { prefix: [].into(), from, memory };
+    for (tag, bad) in (0..).zip([Run { bytes: 0, ..good }, Run { region: 9, ..good }]) {
+        raw.ask(&removals(Some(1), bad), tag);
+        assert_eq!(Code::of(raw.take().code), Code::Malformed, "{bad:?}");
+    }
+    raw.ask(&removals(None, good), 2);
+    let begin = raw.take().extra;
+    rig.store.delete(key(1)).wait().expect("deleted");
+    for (tag, bytes) in [(3, 1), (4, 513), (5, 514), (6, PAGE)] {
+        raw.ask(&removals(Some(begin), Run { bytes, ..good }), tag);
+        let done = raw.take();
+        let fits = u64::from(bytes >= 514);
+        assert_eq!((done.value, done.extra), (fits, begin + fits), "{bytes} bytes");
+    }
+    for from in [0, begin - 1, begin + 2, u64::MAX] {
+        raw.ask(&removals(Some(from), good), 7);
+        let done = raw.take();
+        assert_eq!((done.value, done.ttl_s), (1, 1), "what there is, and that there was more");
+    }
+    drop(raw);
+    check_the_server(&rig);
+    rig.until_nothing_is_left();
+}
+
+#[test]
 fn only_puts_of_one_call_are_laid_out_together() {
     let rig = Rig::soft();
     let mut raw = Raw::greeted(&rig.socket());

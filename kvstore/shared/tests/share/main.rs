@@ -7,6 +7,7 @@ mod hostile;
 mod limits;
 mod lost;
 mod raw;
+mod removals;
 mod rig;
 mod streams;
 mod waiting;

@@ -18,6 +18,7 @@ mod planning;
 mod reading;
 mod recency;
 mod refusals;
+mod removals;
 mod replacing;
 mod reporting;
 mod room;

@@ -189,22 +189,22 @@ def test_pins_are_counted_and_end(make: Make) -> None:
     # Two requests pin the same chunks, the second of them one more.
     assert plugin.batched_contains([*KEYS[:2], KEYS[5]], pin=True) == 2
     assert plugin.batched_contains(KEYS[:5], pin=True) == 3 and leased(plugin, 5)
-    assert len(plugin._lookups) == 2, "a lease for each lookup, not for each chunk"
+    assert len(plugin._pins._lookups) == 2, "a lease for each lookup, not for each chunk"
     assert plugin.unpin(KEYS[0]) and plugin.unpin(KEYS[1]) and leased(plugin, 3)
     assert all(plugin.unpin(key) for key in KEYS[:3]) and leased(plugin, 0)
-    assert not plugin.unpin(KEYS[0]) and not plugin._pins and not plugin._lookups
+    assert not plugin.unpin(KEYS[0]) and not plugin._pins and not plugin._pins._lookups
     assert plugin.pin(KEYS[0]) and plugin.pin(KEYS[0]) and not plugin.pin(KEYS[5])
     assert plugin.unpin(KEYS[0]) and leased(plugin, 1)
     assert plugin.remove(KEYS[0]) and not plugin.unpin(KEYS[0]) and leased(plugin, 0)
     # Those that LMCache forgets end.
     assert plugin.batched_contains(KEYS[1:3], pin=True) == 2 and leased(plugin, 2)
-    (forgotten,) = plugin._lookups
+    (forgotten,) = plugin._pins._lookups
     forgotten.end = 0.0
     del forgotten
-    assert plugin.pin(KEYS[1]) and list(plugin._pins) == plugin._names(KEYS[1:2])
+    assert plugin.pin(KEYS[1]) and list(plugin._pins._pins) == plugin._names(KEYS[1:2])
     assert leased(plugin, 1)
     plugin.close()
-    assert not plugin._pins and not plugin._lookups
+    assert not plugin._pins and not plugin._pins._lookups
 
 
 @pytest.fixture(params=["the store's", "the client's"])

@@ -150,8 +150,8 @@ class HiCacheStorage:
         self.registered_pools = {host_pool_name: host_pool}
 
 
-def sglang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have SGLang's storage."""
+def sglang(monkeypatch: pytest.MonkeyPatch, model: Any = None) -> None:
+    """Have SGLang's storage, and its settings of the model if it has published them."""
     module(
         monkeypatch,
         "sglang.srt.mem_cache.hicache_storage",
@@ -160,6 +160,13 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> None:
         PoolName=PoolName,
         PoolTransferResult=PoolTransferResult,
     )
+
+    def get_model() -> Any:
+        if model is None:
+            raise ValueError("config namespace 'model' not published")
+        return model
+
+    module(monkeypatch, "sglang.srt.runtime_context", get_model=get_model)
     monkeypatch.delitem(sys.modules, "adit.sglang", raising=False)
 
 
@@ -266,6 +273,7 @@ class Llama:
     metadata: dict[str, str] = field(default_factory=lambda: {"general.name": "tiny"})
     kv_overrides: dict[str, int] | None = None
     model_path: str = "tiny.gguf"
+    lora_path: str | None = None
     _logits_all: bool = True
 
     @property
@@ -361,6 +369,7 @@ class LocalCpu:
 class LMCacheMetadata:
     """LMCache's description of a worker and its chunks."""
 
+    model_name: str = "tiny"
     worker_id: int = 0
     layers: int = 3
     dtype: str = "float16"
@@ -385,3 +394,4 @@ def lmcache_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     interface = "lmcache.v1.storage_backend.abstract_backend"
     module(monkeypatch, interface, StoragePluginInterface=StoragePluginInterface)
     monkeypatch.delitem(sys.modules, "adit.lmcache_plugin", raising=False)
+

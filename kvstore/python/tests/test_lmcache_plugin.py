@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from engines import (
     lmcache_plugin,
 )
 from test_lmcache import damage
+from test_weights import model
 
 import adit
 
@@ -133,6 +135,21 @@ def test_other_configurations_have_other_chunks(make: Make) -> None:
     plugin = make()
     assert plugin.contains(KEYS[0]) and not plugin.contains(ChunkKey(0, "another"))
     assert not plugin.contains(ChunkKey(0, "m" * 600))
+    plugin.close()
+
+
+def test_other_weights_at_the_same_path_find_nothing(make: Make, tmp_path: Path) -> None:
+    folder = model(tmp_path / "tiny")
+    plugin = make(model_name=str(folder))
+    store(plugin, 0)
+    plugin.close()
+    plugin = make(model_name=str(folder))
+    assert plugin.contains(KEYS[0])
+    plugin.close()
+    shutil.rmtree(folder)
+    model(folder, seed=7)
+    plugin = make(model_name=str(folder))
+    assert not plugin.contains(KEYS[0])
     plugin.close()
 
 

@@ -12,7 +12,7 @@ import math
 import threading
 from typing import TYPE_CHECKING, Any
 
-from . import _engine
+from . import _engine, _weights
 from ._errors import Error
 from ._pins import Pins
 
@@ -39,8 +39,8 @@ class AditBackend(StoragePluginInterface):
     ----------
     config, metadata, local_cpu_backend, loop, dst_device
         LMCache's. ``config.extra_config["adit"]`` has ``target``, and may have ``size_gb``, ``objects_max``,
-        ``namespace``, ``register_l1`` and the options of ``adit.Store``. ``{rank}`` in the target stands for the worker's
-        number.
+        ``namespace``, ``weights`` (where the model's weights are, as for ``Connector``), ``register_l1`` and the
+        options of ``adit.Store``. ``{rank}`` in the target stands for the worker's number.
 
     Raises
     ------
@@ -72,7 +72,10 @@ class AditBackend(StoragePluginInterface):
         self._register_l1 = bool(options.pop("register_l1", False))
         self._format = MemoryFormat.KV_MLA_FMT if metadata.use_mla else MemoryFormat.KV_2LTD
         self._spaces: dict[str, bytes] = {}
-        self._trouble = _engine.Trouble("adit.lmcache_plugin")
+        name = "adit.lmcache_plugin"
+        self._trouble = _engine.Trouble(name)
+        found = _weights.of_engine(name, metadata.model_name, options.pop("weights", None))
+        self._weights = {} if found is None else {"weights": found.identity}
         self._lock = threading.Lock()
         self._storing: set[Any] = set()
         self._regions: list[Region] = []
@@ -201,7 +204,7 @@ class AditBackend(StoragePluginInterface):
         layout = f"{self.metadata.get_shapes()} {self.metadata.get_dtypes()} {self._format}"
         if layout not in self._spaces:
             self._spaces[layout] = _engine.space(
-                "lmcache-plugin", namespace=self._namespace, layout=layout
+                "lmcache-plugin", namespace=self._namespace, layout=layout, **self._weights
             )
         return self._spaces[layout]
 

@@ -13,6 +13,7 @@ import torch
 # An engine's blocks, as tests store them: small, and of several pages.
 BLOCK_BYTES = {
     "lmcache": 256 << 10,
+    "lmcache-l2": 256 << 10,
     "lmcache-plugin": 256 << 10,
     "vllm": 128 << 10,
     "sglang": 64 << 10,
@@ -43,8 +44,8 @@ def contents(name: str, numbers: Sequence[int]) -> dict[int, torch.Tensor]:
 def start(name: str, image: Path, durability: str = "restart", **changes: Any) -> Engine:
     """Start an engine on the store in a file, which is made before if it is not there."""
     target, room = f"uring:{image}", STORE_BYTES / (1 << 30)
-    if name == "lmcache":
-        return _lmcache(target, room, durability, **changes)
+    if name in ("lmcache", "lmcache-l2"):
+        return _lmcache(name, target, room, durability, **changes)
     if name == "lmcache-plugin":
         return _lmcache_plugin(target, room, durability, **changes)
     if name == "vllm":
@@ -52,12 +53,15 @@ def start(name: str, image: Path, durability: str = "restart", **changes: Any) -
     return _sglang(target, room, durability, **changes)
 
 
-def _lmcache(target: str, room: float, durability: str, dtype: str = "bf16", **changes: Any) -> Engine:
-    from lmcache_engine import LMCache, adit
+def _lmcache(
+    name: str, target: str, room: float, durability: str, dtype: str = "bf16", **changes: Any
+) -> Engine:
+    from lmcache_engine import LMCache, adit, adit_l2
 
     # LMCache's keys do not tell the type: the configuration does.
-    config = adit(target, size_gb=room, durability=durability, namespace=dtype)
-    return LMCache(config, BLOCK_BYTES["lmcache"], BLOCKS, **changes)
+    kind = adit if name == "lmcache" else adit_l2
+    config = kind(target, size_gb=room, durability=durability, namespace=dtype)
+    return LMCache(config, BLOCK_BYTES[name], BLOCKS, **changes)
 
 
 def _lmcache_plugin(

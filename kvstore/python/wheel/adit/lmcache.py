@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from ._adit import Region
 
-TRIED = ("0.5.6",)
+TRIED = ("0.5.6", "0.5.7rc2")
 _NAME = "adit.lmcache"
 # The longest name of a tenant, and key, in bytes.
 _TENANT_BYTES = 64
@@ -54,9 +54,21 @@ class Keys:
         # By model, as LMCache names it.
         self._starts: dict[str, str] = {}
 
+    @property
+    def start(self) -> bytes:
+        """What all keys begin with, but long ones."""
+        return self._start.encode()
+
     def of(self, texts: Iterable[str]) -> list[bytes]:
         """Return the store's keys."""
         return [self._key(text) for text in texts]
+
+    def text(self, key: bytes) -> str | None:
+        """Return LMCache's key, unless it is too long to be kept, or that of other weights."""
+        text = key[len(self.start) :].decode(errors="replace")
+        if text.startswith(_MARK):
+            text = text.partition("/")[2]
+        return text if self._key(text) == key else None
 
     def _key(self, text: str) -> bytes:
         model, _, rest = text.partition("@")
@@ -216,6 +228,11 @@ class Connector:
                     del self._jobs[number]
                     completions.append((number, not job.error, job.error, job.per_key))
         return completions
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Register LMCache's memory, so that blocks in it are not copied."""
+        region = _engine.register(self.store, address, nbytes)
+        self._regions += [] if region is None else [region]
 
     def close(self) -> None:
         """Wait for the batches in progress and close the store."""

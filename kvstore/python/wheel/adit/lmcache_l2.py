@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import select
 import threading
 from typing import TYPE_CHECKING, Any
@@ -312,11 +313,12 @@ def _object_key(text: str | None) -> Any:
 
 def _place(cursor: str | None) -> tuple[int, int]:
     """Return where to go on: the store's cursor, and how many of its objects to leave out."""
-    try:
-        at, skip = (cursor or "0.0").split(".")
-        return int(at), int(skip)
-    except ValueError:
-        raise ValueError(f"cursor is {cursor!r}: give the last page's next_page_token") from None
+    if cursor is None:
+        return 0, 0
+    places = re.fullmatch(r"([0-9]{1,19})\.([0-9]{1,19})", cursor)
+    if places is None:
+        raise ValueError(f"cursor is {cursor!r}: give the last page's next_page_token")
+    return int(places[1]), int(places[2])
 
 
 def _bitmap(bits: list[bool]) -> Any:

@@ -13,6 +13,7 @@ import torch
 # An engine's blocks, as tests store them: small, and of several pages.
 BLOCK_BYTES = {
     "lmcache": 256 << 10,
+    "lmcache-l2": 256 << 10,
     "lmcache-plugin": 256 << 10,
     "vllm": 128 << 10,
     "sglang": 64 << 10,
@@ -47,8 +48,8 @@ def start(name: str, place: Path | str, durability: str = "restart", **changes: 
     else:
         room = STORE_BYTES / (1 << 30)
         options = {"target": f"uring:{place}", "size_gb": room, "durability": durability}
-    if name == "lmcache":
-        return _lmcache(options, **changes)
+    if name in ("lmcache", "lmcache-l2"):
+        return _lmcache(name, options, **changes)
     if name == "lmcache-plugin":
         return _lmcache_plugin(options, **changes)
     if name == "vllm":
@@ -56,11 +57,12 @@ def start(name: str, place: Path | str, durability: str = "restart", **changes: 
     return _sglang(options, **changes)
 
 
-def _lmcache(options: dict[str, Any], dtype: str = "bf16", **changes: Any) -> Engine:
-    from lmcache_engine import LMCache, adit
+def _lmcache(name: str, options: dict[str, Any], dtype: str = "bf16", **changes: Any) -> Engine:
+    from lmcache_engine import LMCache, adit, adit_l2
 
     # LMCache's keys do not tell the type: the configuration does.
-    return LMCache(adit(**options, namespace=dtype), BLOCK_BYTES["lmcache"], BLOCKS, **changes)
+    kind = adit if name == "lmcache" else adit_l2
+    return LMCache(kind(**options, namespace=dtype), BLOCK_BYTES[name], BLOCKS, **changes)
 
 
 def _lmcache_plugin(options: dict[str, Any], dtype: str = "bfloat16", **changes: Any) -> Engine:

@@ -31,6 +31,16 @@ def adit(target: str, **params: object) -> dict[str, Any]:
     }
 
 
+def adit_l2(target: str, **params: object) -> dict[str, Any]:
+    """Return the configuration of the store as an L2 adapter that is no connector."""
+    return {
+        "type": "plugin",
+        "module_path": "adit.lmcache_l2",
+        "class_name": "AditAdapter",
+        "adapter_params": {"target": target, **params},
+    }
+
+
 class LMCache:
     """An L2 adapter with as much L1 memory as it needs."""
 
@@ -79,7 +89,7 @@ class LMCache:
 
     def lookup(self, numbers: Sequence[int]) -> list[int]:
         """Return the blocks that the adapter says are there."""
-        keys = self._keys(numbers)
+        keys = self.keys(numbers)
         task = self.adapter.submit_lookup_and_lock_task(keys, {0: self._layout()})
         event = self.adapter.get_lookup_and_lock_event_fd()
         bits = _wait(event, lambda: self.adapter.query_lookup_and_lock_result(task))
@@ -92,21 +102,21 @@ class LMCache:
 
     def store_objects(self, numbers: Sequence[int], objects: list[MemoryObj]) -> bool:
         """Store objects of L1 as blocks."""
-        task = self.adapter.submit_store_task(self._keys(numbers), objects)
+        task = self.adapter.submit_store_task(self.keys(numbers), objects)
         event = self.adapter.get_store_event_fd()
         done = _wait(event, lambda: self.adapter.pop_completed_store_tasks() or None)
         return bool(done[task].is_successful())
 
     def load_objects(self, numbers: Sequence[int], objects: list[MemoryObj]) -> list[bool]:
         """Load blocks into objects of L1; say of each whether it was there."""
-        task = self.adapter.submit_load_task(self._keys(numbers), objects)
+        task = self.adapter.submit_load_task(self.keys(numbers), objects)
         event = self.adapter.get_load_event_fd()
         bits = _wait(event, lambda: self.adapter.query_load_result(task))
         return [bits.test(place) for place in range(len(numbers))]
 
     def delete(self, numbers: Sequence[int]) -> None:
         """Remove blocks."""
-        self.adapter.delete(self._keys(numbers))
+        self.adapter.delete(self.keys(numbers))
 
     def close(self) -> None:
         """Close the adapter, and give back its memory."""
@@ -114,7 +124,8 @@ class LMCache:
         for held in self._free:
             held.ref_count_down()
 
-    def _keys(self, numbers: Sequence[int]) -> list[ObjectKey]:
+    def keys(self, numbers: Sequence[int]) -> list[ObjectKey]:
+        """Return the keys of blocks."""
         return [
             ObjectKey(number.to_bytes(32, "big"), self._model, self._kv_rank) for number in numbers
         ]

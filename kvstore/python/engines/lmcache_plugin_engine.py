@@ -9,10 +9,15 @@ from typing import Any, ClassVar
 import torch
 from lmcache.utils import CacheEngineKey
 from lmcache.v1.config import LMCacheEngineConfig
-from lmcache.v1.event_manager import EventManager
 from lmcache.v1.memory_management import MemoryFormat
 from lmcache.v1.metadata import LMCacheMetadata
 from lmcache.v1.storage_backend.storage_manager import StorageManager
+
+try:
+    from lmcache.inprocess.v1.event_manager import EventManager
+except ModuleNotFoundError:
+    # Where it was before 0.5.7.
+    from lmcache.v1.event_manager import EventManager
 
 NAME = "adit"
 LAYERS, HEADS, HEAD_DIM = 4, 8, 128

@@ -166,8 +166,8 @@ class HiCacheStorage:
         self.registered_pools = {host_pool_name: host_pool}
 
 
-def sglang(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have SGLang's storage."""
+def sglang(monkeypatch: pytest.MonkeyPatch, model: Any = None) -> None:
+    """Have SGLang's storage, and its settings of the model if it has published them."""
     module(
         monkeypatch,
         "sglang.srt.mem_cache.hicache_storage",
@@ -176,6 +176,13 @@ def sglang(monkeypatch: pytest.MonkeyPatch) -> None:
         PoolName=PoolName,
         PoolTransferResult=PoolTransferResult,
     )
+
+    def get_model() -> Any:
+        if model is None:
+            raise ValueError("config namespace 'model' not published")
+        return model
+
+    module(monkeypatch, "sglang.srt.runtime_context", get_model=get_model)
     monkeypatch.delitem(sys.modules, "adit.sglang", raising=False)
 
 
@@ -282,6 +289,7 @@ class Llama:
     metadata: dict[str, str] = field(default_factory=lambda: {"general.name": "tiny"})
     kv_overrides: dict[str, int] | None = None
     model_path: str = "tiny.gguf"
+    lora_path: str | None = None
     _logits_all: bool = True
 
     @property
@@ -377,6 +385,7 @@ class LocalCpu:
 class LMCacheMetadata:
     """LMCache's description of a worker and its chunks."""
 
+    model_name: str = "tiny"
     worker_id: int = 0
     layers: int = 3
     dtype: str = "float16"
@@ -401,3 +410,101 @@ def lmcache_plugin(monkeypatch: pytest.MonkeyPatch) -> None:
     interface = "lmcache.v1.storage_backend.abstract_backend"
     module(monkeypatch, interface, StoragePluginInterface=StoragePluginInterface)
     monkeypatch.delitem(sys.modules, "adit.lmcache_plugin", raising=False)
+
+
+class Bitmap:
+    """LMCache's bits."""
+
+    def __init__(self, size: int) -> None:
+        self.bits = [False] * size
+
+    def set(self, place: int) -> None:
+        self.bits[place] = True
+
+
+class MemoryResidency(str, enum.Enum):
+    LOCAL = "local"
+    REMOTE = "remote"
+
+
+class MemorySegment(str, enum.Enum):
+    STORAGE = "storage"
+
+
+@dataclass(frozen=True)
+class MemoryTags:
+    segment: MemorySegment
+    residency: MemoryResidency
+
+
+@dataclass(frozen=True)
+class ObjectKey:
+    chunk_hash: bytes
+    model_name: str = "meta/llama"
+    kv_rank: int = 0
+    object_group_id: int = 0
+    cache_salt: str = ""
+
+    def to_encoded_object_key(self) -> ObjectKey:
+        return self
+
+
+@dataclass(frozen=True)
+class KeyEntry:
+    key: ObjectKey
+    size_bytes: int
+
+
+@dataclass(frozen=True)
+class KeyListPage:
+    entries: tuple[KeyEntry, ...]
+    next_page_token: str | None
+
+
+@dataclass(frozen=True)
+class AdapterUsage:
+    total_bytes_used: int
+    total_capacity_bytes: int
+
+
+class L2StoreResult(int):
+    def __new__(cls, success: bool, nbytes: int) -> L2StoreResult:
+        return super().__new__(cls, nbytes if success else -1)
+
+
+class L2AdapterInterface:
+    def __init__(self, max_capacity_bytes: int = 0) -> None:
+        self._shared, self._used, self._capacity = False, 0, max_capacity_bytes
+        self.told: list[tuple[str, list[ObjectKey]]] = []
+
+    def set_backend_identity(self, name: str, shared: bool = False) -> None:
+        self._shared = shared
+
+    def _notify_keys_stored(self, keys: list[ObjectKey], sizes: list[int]) -> None:
+        assert len(keys) == len(sizes)
+        self._used += sum(sizes)
+        self.told.append(("stored", keys))
+
+    def _notify_keys_accessed(self, keys: list[ObjectKey]) -> None:
+        self.told.append(("accessed", keys))
+
+    def _notify_keys_deleted(self, keys: list[ObjectKey], sizes: list[int]) -> None:
+        assert len(keys) == len(sizes)
+        self._used -= sum(sizes)
+        self.told.append(("deleted", keys))
+
+    def get_usage(self) -> AdapterUsage:
+        return AdapterUsage(self._used, self._capacity)
+
+
+def lmcache_l2(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have LMCache's interface of L2 adapters."""
+    api = "lmcache.v1.distributed.api"
+    base = "lmcache.v1.distributed.l2_adapters.base"
+    tags: dict[str, object] = {"MemoryResidency": MemoryResidency, "MemorySegment": MemorySegment}
+    keys: dict[str, object] = {"KeyEntry": KeyEntry, "KeyListPage": KeyListPage, "ObjectKey": ObjectKey}
+    module(monkeypatch, "lmcache.lmcache_native", Bitmap=Bitmap)
+    module(monkeypatch, api, MemoryTags=MemoryTags, **tags, **keys)
+    module(monkeypatch, "lmcache.v1.distributed.internal_api", L2StoreResult=L2StoreResult)
+    module(monkeypatch, base, AdapterUsage=AdapterUsage, L2AdapterInterface=L2AdapterInterface)
+    monkeypatch.delitem(sys.modules, "adit.lmcache_l2", raising=False)

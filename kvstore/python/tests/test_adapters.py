@@ -146,7 +146,8 @@ def test_without_io_uring_the_error_names_a_target_that_works(
 ENGINES = {
     "vllm": ("vLLM", "0.33.0", "vllm.v1.kv_offload.base"),
     "sglang": ("SGLang", "0.5.23", "sglang.srt.mem_cache.hicache_storage"),
-    "lmcache_plugin": ("LMCache", "0.5.6", "lmcache.v1.storage_backend.abstract_backend"),
+    "lmcache_plugin": ("LMCache", "0.5.6, 0.5.7rc2", "lmcache.v1.storage_backend.abstract_backend"),
+    "lmcache_l2": ("LMCache", "0.5.6, 0.5.7rc2", "lmcache.lmcache_native"),
 }
 
 

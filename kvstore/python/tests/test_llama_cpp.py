@@ -135,13 +135,33 @@ def test_a_model_whose_file_has_other_bytes_has_other_prompts(make: Make, tmp_pa
     cache = make(Llama(model_path=str(path)))
     cache[tokens] = state(tokens)
     cache.close()
-    for at, is_there in ((2 << 20, False), ((3 << 20) + 4, False), (5000, True)):
+    for at, nbytes, is_there in ((0, 1, False), (1 << 20, 8192, False), ((3 << 20) + 4, 1, False), (5000, 1, True)):
         changed = bytearray((3 << 20) + 5)
-        changed[at] = 1
+        changed[at : at + nbytes] = b"x" * nbytes
         path.write_bytes(changed)
         cache = make(Llama(model_path=str(path)))
-        assert (tokens in cache) is is_there, "one page of each MiB is compared"
+        assert (tokens in cache) is is_there, "one page of each 6 KiB is compared"
         cache.close()
+
+
+def test_a_part_of_a_split_model_and_an_adapter_have_other_prompts_too(make: Make, tmp_path: Path) -> None:
+    tokens, lora = list(range(40)), tmp_path / "lora.gguf"
+    parts = [tmp_path / f"tiny-0000{number}-of-00002.gguf" for number in (1, 2)]
+    for path in (*parts, lora):
+        path.write_bytes(bytes(10_000))
+    settings = Llama(model_path=str(parts[0]), lora_path=str(lora))
+    cache = make(settings)
+    cache[tokens] = state(tokens)
+    cache.close()
+    for path in (parts[1], lora):
+        path.write_bytes(b"x" + bytes(9_999))
+        cache = make(settings)
+        assert tokens not in cache, path.name
+        cache.close()
+        path.write_bytes(bytes(10_000))
+    cache = make(settings)
+    assert tokens in cache
+    cache.close()
 
 
 def test_scores_are_kept_with_logits_all_only(make: Make) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import select
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from conftest import Rows, anywhere, noise, pool
+from test_weights import model
 
 import adit
 from adit.lmcache import Connector
@@ -77,6 +79,39 @@ def test_other_configurations_have_other_keys(config: dict[str, object]) -> None
         assert end(connector, connector.submit_batch_exists(KEYS[:1]))[2] == [False]
         end(connector, connector.submit_batch_set(KEYS[:1], views(noise(1, 8192))))
         connector.close()
+
+
+def test_other_weights_at_the_same_path_find_nothing(
+    config: dict[str, object], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder, other = model(tmp_path / "tiny"), model(tmp_path / "other", seed=3)
+    # One server has several models, and names one with its layout.
+    keys = [f"{name}@00000000@0@01" for name in (folder, f"{folder}##lmcache-dcp-layout-v1-d2", other, "remote/x")]
+
+    def found(**params: object) -> list[bool] | None:
+        connector = Connector(**config, **params)  # type: ignore[arg-type]
+        per_key = end(connector, connector.submit_batch_exists(keys))[2]
+        connector.close()
+        return per_key
+
+    connector = Connector(**config)  # type: ignore[arg-type]
+    for _ in range(2):
+        end(connector, connector.submit_batch_set(keys, views(noise(4, 4096))))
+    connector.close()
+    assert caplog.text.count("keys have the name of 'remote/x' alone") == 1, "once, and no other"
+    assert found() == [True] * 4
+    shutil.rmtree(folder)
+    model(folder, seed=7)
+    assert found() == [False, False, True, True]
+    # Given, they are those of all models.
+    assert found(weights=str(other)) == [False, False, True, False]
+    assert found(weights="") == [False, False, False, True]
+
+
+def test_keys_of_weights_that_are_not_found_are_those_of_before(config: dict[str, object]) -> None:
+    connector = Connector(**config, namespace="bf16")  # type: ignore[arg-type]
+    assert connector.keys.of(KEYS[:1]) == [f"lmcache/bf16/{KEYS[0]}".encode()]
+    connector.close()
 
 
 def test_models_are_tenants_and_long_keys_are_kept(connector: Connector) -> None:

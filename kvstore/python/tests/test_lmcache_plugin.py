@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import logging
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,6 +23,7 @@ from engines import (
     lmcache_plugin,
 )
 from test_lmcache import damage
+from test_weights import model
 
 import adit
 
@@ -136,6 +138,21 @@ def test_other_configurations_have_other_chunks(make: Make) -> None:
     plugin.close()
 
 
+def test_other_weights_at_the_same_path_find_nothing(make: Make, tmp_path: Path) -> None:
+    folder = model(tmp_path / "tiny")
+    plugin = make(model_name=str(folder))
+    store(plugin, 0)
+    plugin.close()
+    plugin = make(model_name=str(folder))
+    assert plugin.contains(KEYS[0])
+    plugin.close()
+    shutil.rmtree(folder)
+    model(folder, seed=7)
+    plugin = make(model_name=str(folder))
+    assert not plugin.contains(KEYS[0])
+    plugin.close()
+
+
 def test_a_chunk_with_fewer_tokens_keeps_its_shape(make: Make) -> None:
     plugin = make()
     store(plugin, 0, 1)
@@ -189,22 +206,22 @@ def test_pins_are_counted_and_end(make: Make) -> None:
     # Two requests pin the same chunks, the second of them one more.
     assert plugin.batched_contains([*KEYS[:2], KEYS[5]], pin=True) == 2
     assert plugin.batched_contains(KEYS[:5], pin=True) == 3 and leased(plugin, 5)
-    assert len(plugin._lookups) == 2, "a lease for each lookup, not for each chunk"
+    assert len(plugin._pins._lookups) == 2, "a lease for each lookup, not for each chunk"
     assert plugin.unpin(KEYS[0]) and plugin.unpin(KEYS[1]) and leased(plugin, 3)
     assert all(plugin.unpin(key) for key in KEYS[:3]) and leased(plugin, 0)
-    assert not plugin.unpin(KEYS[0]) and not plugin._pins and not plugin._lookups
+    assert not plugin.unpin(KEYS[0]) and not plugin._pins and not plugin._pins._lookups
     assert plugin.pin(KEYS[0]) and plugin.pin(KEYS[0]) and not plugin.pin(KEYS[5])
     assert plugin.unpin(KEYS[0]) and leased(plugin, 1)
     assert plugin.remove(KEYS[0]) and not plugin.unpin(KEYS[0]) and leased(plugin, 0)
     # Those that LMCache forgets end.
     assert plugin.batched_contains(KEYS[1:3], pin=True) == 2 and leased(plugin, 2)
-    (forgotten,) = plugin._lookups
+    (forgotten,) = plugin._pins._lookups
     forgotten.end = 0.0
     del forgotten
-    assert plugin.pin(KEYS[1]) and list(plugin._pins) == plugin._names(KEYS[1:2])
+    assert plugin.pin(KEYS[1]) and list(plugin._pins._pins) == plugin._names(KEYS[1:2])
     assert leased(plugin, 1)
     plugin.close()
-    assert not plugin._pins and not plugin._lookups
+    assert not plugin._pins and not plugin._pins._lookups
 
 
 @pytest.fixture(params=["the store's", "the client's"])

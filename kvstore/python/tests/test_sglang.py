@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib
 import logging
+import shutil
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ import pytest
 from conftest import anywhere, noise, pool
 from engines import HiCacheStorageConfig, HostPool, PoolHitPolicy, PoolName, PoolTransfer, Tensor
 from test_lmcache import damage
+from test_weights import COMMITS, hub, model
 
 import adit
 
@@ -192,6 +195,45 @@ def test_other_configurations_have_other_keys(make: Make, other: dict[str, Any])
     storage = make()
     assert storage.batch_exists(KEYS[:2]) == 2, "clearing leaves other configurations alone"
     storage.close()
+
+
+@pytest.mark.parametrize("served", [None, "chat"])
+def test_other_weights_at_the_same_path_find_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, served: str | None
+) -> None:
+    folder, copy = model(tmp_path / "tiny"), tmp_path / "elsewhere" / "tiny"
+    shutil.copytree(folder, copy)
+
+    def start(path: Path, revision: str | None = None, **extra: object) -> Any:
+        # SGLang serves a model by its path, or by another name, which tells nothing of its weights.
+        settings = types.SimpleNamespace(model_path=str(path), revision=revision)
+        engines.sglang(monkeypatch, settings)
+        module = importlib.import_module("adit.sglang")
+        extra |= {"target": f"uring:{tmp_path / 'kv.img'}", "size_gb": 0.125}
+        storage = module.AditStorage(HiCacheStorageConfig(extra, model_name=served or str(path)))
+        storage.register_mem_pool_host(host_pool())
+        return storage
+
+    storage = start(folder)
+    storage.batch_set_v1(KEYS[:2], tokens(0, 1))
+    storage.close()
+    shutil.rmtree(folder)
+    model(folder, seed=7)
+    for path, extra, count in ((folder, {}, 0), (copy, {}, 2), (copy, {"weights": str(folder)}, 0)):
+        storage = start(path, **extra)
+        assert storage.batch_exists(KEYS[:2]) == count, (path, extra)
+        storage.close()
+
+
+def test_a_revision_in_sglangs_settings_is_another_model(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    hub(monkeypatch, tmp_path, "meta/llama", main=COMMITS[0], v1=COMMITS[1])
+    spaces = []
+    for revision in (None, "v1", COMMITS[1]):
+        engines.sglang(monkeypatch, types.SimpleNamespace(model_path="meta/llama", revision=revision))
+        module = importlib.import_module("adit.sglang")
+        spaces.append(module._space(HiCacheStorageConfig({}, model_name="meta/llama"), {}))
+    assert [space["weights"] for space in spaces] == [COMMITS[0], COMMITS[1], COMMITS[1]]
+    assert {space["model"] for space in spaces} == {"meta/llama"}
 
 
 @anywhere

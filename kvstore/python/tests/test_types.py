@@ -24,7 +24,7 @@ SETTINGS = Path(__file__).parents[1] / "pyproject.toml"
 def test_the_stubs_and_the_module_agree(tmp_path: Path) -> None:
     # Adapters import their engines, which are not installed.
     engines = tmp_path / "engines"
-    engines.write_text("adit\\.(lmcache_plugin|sglang|vllm)\n")
+    engines.write_text("adit\\.(lmcache_l2|lmcache_plugin|sglang|vllm)\n")
     stubtest = ("mypy.stubtest", "adit", f"--mypy-config-file={SETTINGS}")
     run(*stubtest, f"--allowlist={engines}", "--ignore-unused-allowlist", cwd=tmp_path)
 

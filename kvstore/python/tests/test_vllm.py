@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import mmap
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +17,7 @@ import pytest
 from conftest import Rows, anywhere, noise, pool
 from engines import JobResult, LookupResult, ReqContext, TransferJob
 from test_lmcache import damage
+from test_weights import model
 
 import adit
 
@@ -179,6 +181,31 @@ def test_other_configurations_have_other_keys(make: Make, other: dict[str, objec
     tier = make(pool(16, ROW // 2))
     assert ask(tier, KEYS) == [LookupResult.MISS] * 8
     tier.shutdown()
+
+
+@anywhere
+def test_other_weights_at_the_same_path_find_nothing(make: Make, tmp_path: Path) -> None:
+    rows, folder = pool(8, ROW), model(tmp_path / "tiny")
+    tier = make(rows, name=str(folder))
+    tier.submit_store(job(1, KEYS, list(range(8))))
+    finished(tier, 1)
+    tier.shutdown()
+    # A copy, on another machine.
+    copy = tmp_path / "elsewhere" / "tiny"
+    shutil.copytree(folder, copy)
+    shutil.rmtree(folder)
+    model(folder, seed=7)
+    for name, options, verdict in (
+        (folder, {}, LookupResult.MISS),
+        (copy, {}, LookupResult.HIT),
+        (folder, {"weights": str(copy)}, LookupResult.HIT),
+        (copy, {"weights": ""}, LookupResult.MISS),
+    ):
+        tier = make(rows, options, name=str(name))
+        assert ask(tier, KEYS) == [verdict] * 8, (name, options)
+        tier.shutdown()
+    with pytest.raises(adit.InvalidError, match="weights is 'meta/none@v1'"):
+        make(rows, {"weights": "meta/none@v1"})
 
 
 @anywhere

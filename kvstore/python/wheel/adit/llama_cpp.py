@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from . import _engine
+from . import _engine, _weights
 from ._adit import Client
 from ._errors import Error
 
@@ -34,8 +34,6 @@ _HEADER = struct.Struct("<8s7Q")
 _MAGIC = b"aditllm2"
 _SEED = (1 << 64) - 1
 _MARK = struct.Struct("<Q32s")
-# Of the model's file, one page of each MiB goes into the key space: reading all of it would take seconds.
-_STRIDE = 1 << 20
 # What a sequence's state does not depend on; the rest of llama.cpp's settings of a context it may.
 _FREE = ("n_threads", "n_threads_batch", "no_perf", "offload_kqv", "op_offload", "defrag_thold")
 
@@ -275,14 +273,19 @@ def _space_of(model: Any) -> bytes:
         "llama.cpp",
         version=_VERSION,
         file=os.path.basename(path),
-        content=_sample(path) if os.path.exists(path) else None,
+        content=_content(path),
         metadata=getattr(model, "metadata", None),
         overrides=getattr(model, "kv_overrides", None),
         vocabulary=model.n_vocab(),
         context=_settings(model.context_params),
         logits=getattr(model, "_logits_all", None),
         lora=[str(getattr(model, name, None)) for name in ("lora_base", "lora_path", "lora_scale")],
+        lora_content=_content(str(getattr(model, "lora_path", None) or "")),
     )
+
+
+def _content(path: str) -> str | None:
+    return _weights.of_file(path) if os.path.exists(path) else None
 
 
 def _settings(context: Any) -> dict[str, str]:
@@ -290,13 +293,3 @@ def _settings(context: Any) -> dict[str, str]:
     names = [name for name, *_ in context._fields_ if name not in _FREE]
     values = {name: getattr(context, name) for name in names}
     return {name: str(value) for name, value in values.items() if isinstance(value, (int, float))}
-
-
-def _sample(path: str) -> list[object]:
-    """Return a file's length and a hash of one page of each MiB and of its last page."""
-    hashed, size = hashlib.sha256(), os.path.getsize(path)
-    with open(path, "rb", buffering=0) as file:
-        for at in [*range(0, size, _STRIDE), max(0, size - _engine.PAGE)]:
-            file.seek(at)
-            hashed.update(file.read(_engine.PAGE))
-    return [size, hashed.hexdigest()]

@@ -12,25 +12,87 @@ import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
-from . import _engine
+from . import _engine, _weights
 from ._adit import Store
 from ._errors import Error, InvalidError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from ._adit import Region
 
-TRIED = ("0.5.6",)
+TRIED = ("0.5.6", "0.5.7rc2")
+_NAME = "adit.lmcache"
 # The longest name of a tenant, and key, in bytes.
 _TENANT_BYTES = 64
 _KEY_BYTES = 512
+# Begins the weights' identity in a key, of which so many digits are enough for weights under one name.
+_MARK, _DIGITS = "#", 16
+# Begins what LMCache adds to a model's name for decode context parallelism.
+_LAYOUT = "##lmcache-"
 
 
 _found = _engine.version_of("lmcache")
 # The contract needs no module of LMCache's.
 if _found is not None:
     _engine.check_version("LMCache", _found, TRIED)
+
+
+class Keys:
+    """The store's keys of LMCache's, which are text: the model, ``@``, and what tells its blocks apart.
+
+    Parameters
+    ----------
+    namespace, weights
+        As for ``Connector``.
+    """
+
+    def __init__(self, namespace: str, weights: str | None) -> None:
+        self._start = f"lmcache/{namespace}/"
+        self._is_given = weights is not None
+        self._given = _weights.of_engine(_NAME, "", weights) if self._is_given else None
+        # By model, as LMCache names it.
+        self._starts: dict[str, str] = {}
+
+    @property
+    def start(self) -> bytes:
+        """What all keys begin with, but long ones."""
+        return self._start.encode()
+
+    def of(self, texts: Iterable[str]) -> list[bytes]:
+        """Return the store's keys."""
+        return [self._key(text) for text in texts]
+
+    def text(self, key: bytes) -> str | None:
+        """Return LMCache's key, unless it is too long to be kept, or that of other weights."""
+        text = key[len(self.start) :].decode(errors="replace")
+        if text.startswith(_MARK):
+            text = text.partition("/")[2]
+        return text if self._key(text) == key else None
+
+    def _key(self, text: str) -> bytes:
+        model, _, rest = text.partition("@")
+        start = self._start_of(model)
+        key = (start + text).encode()
+        if len(key) <= _KEY_BYTES:
+            return key
+        # A long model name: what follows it is kept, and its place taken by its hash.
+        digest = hashlib.sha256((start + model).encode()).hexdigest()
+        shorter = f"lmcache-long/{digest}/{rest}".encode()
+        if len(shorter) <= _KEY_BYTES:
+            return shorter
+        # A long salt, which comes with a request.
+        return f"lmcache-long/{hashlib.sha256(key).hexdigest()}".encode()
+
+    def _start_of(self, model: str) -> str:
+        start = self._starts.get(model)
+        if start is None:
+            found = self._given
+            if not self._is_given:
+                found = _weights.of_engine(_NAME, model.partition(_LAYOUT)[0], None)
+            start = self._start if found is None else f"{self._start}{_MARK}{found.identity[:_DIGITS]}/"
+            self._starts[model] = start
+        return start
 
 
 class _Job:
@@ -60,6 +122,9 @@ class Connector:
     register_l1 : bool
         Whether to register LMCache's memory with the first buffer of it, so that blocks are not copied. Has no effect on
         a store that is served.
+    weights : str, optional
+        Where the model's weights are, if LMCache's name of the model does not say that, or not their revision: a
+        folder, a file, or ``id@revision`` of the Hub's cache. Empty to have the model's name alone in the keys.
     objects_max : int, optional
         Number of blocks that a new file holds, one for each 64 KiB by default: LMCache does not tell how long they are.
     **options
@@ -73,17 +138,18 @@ class Connector:
         namespace: str = "",
         tenants: bool = True,
         register_l1: bool = False,
+        weights: str | None = None,
         **options: Any,
     ) -> None:
+        self.keys = Keys(namespace, weights)
         self.store = _engine.open_store(target, size_gb, **options)
         self._queue = self.store.queue()
-        self._prefix = f"lmcache/{namespace}/"
         self._tenants = tenants and isinstance(self.store, Store)
         self._register_l1 = register_l1
         self._regions: list[Region] = []
         self._next = 0
         self._jobs: dict[int, _Job] = {}
-        self._trouble = _engine.Trouble("adit.lmcache")
+        self._trouble = _engine.Trouble(_NAME)
         self._lock = threading.Lock()
 
     def event_fd(self) -> int:
@@ -96,7 +162,7 @@ class Connector:
         lengths = [view.nbytes for view in memoryviews]
         with self._batch(len(keys)) as number:
             token = (number, "get", range(len(keys)), lengths)
-            self._queue.submit_get_into(self._keys(keys), memoryviews, token=token)
+            self._queue.submit_get_into(self.keys.of(keys), memoryviews, token=token)
         return number
 
     def submit_batch_set(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
@@ -109,7 +175,7 @@ class Connector:
             job, begun = self._jobs[number], 0
             for owner, positions in (owners or {None: []}).items():
                 token = (number, "set", positions, None)
-                some = self._keys([keys[position] for position in positions])
+                some = self.keys.of([keys[position] for position in positions])
                 values = [memoryviews[position] for position in positions]
                 try:
                     self._put(some, values, token, owner)
@@ -127,14 +193,14 @@ class Connector:
         """Ask which blocks there are."""
         with self._batch(len(keys)) as number:
             token = (number, "exists", range(len(keys)), None)
-            self._queue.submit_exists(self._keys(keys), token=token)
+            self._queue.submit_exists(self.keys.of(keys), token=token)
         return number
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
         """Remove blocks. One that the store has evicted before counts as removed."""
         with self._batch(len(keys)) as number:
             token = (number, "delete", range(len(keys)), None)
-            self._queue.submit_delete(self._keys(keys), token=token)
+            self._queue.submit_delete(self.keys.of(keys), token=token)
         return number
 
     def drain_completions(self) -> list[tuple[int, bool, str, list[bool] | None]]:
@@ -162,6 +228,11 @@ class Connector:
                     del self._jobs[number]
                     completions.append((number, not job.error, job.error, job.per_key))
         return completions
+
+    def register(self, address: int, nbytes: int) -> None:
+        """Register LMCache's memory, so that blocks in it are not copied."""
+        region = _engine.register(self.store, address, nbytes)
+        self._regions += [] if region is None else [region]
 
     def close(self) -> None:
         """Wait for the batches in progress and close the store."""
@@ -200,22 +271,6 @@ class Connector:
             # There are 255 tenants at most.
             self._trouble.log(f"making a tenant of {tenant!r}", why)
             self._queue.submit_put(keys, values, token=token)
-
-    def _keys(self, keys: Sequence[str]) -> list[bytes]:
-        return [self._key(key) for key in keys]
-
-    def _key(self, text: str) -> bytes:
-        key = (self._prefix + text).encode()
-        if len(key) <= _KEY_BYTES:
-            return key
-        # A long model name: what follows it is kept, and its place taken by its hash.
-        model, _, rest = text.partition("@")
-        digest = hashlib.sha256((self._prefix + model).encode()).hexdigest()
-        shorter = f"lmcache-long/{digest}/{rest}".encode()
-        if len(shorter) <= _KEY_BYTES:
-            return shorter
-        # A long salt, which comes with a request.
-        return f"lmcache-long/{hashlib.sha256(key).hexdigest()}".encode()
 
     def _tenant(self, key: str) -> str | None:
         if not self._tenants:

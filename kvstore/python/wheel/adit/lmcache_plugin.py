@@ -10,13 +10,11 @@ import asyncio
 import hashlib
 import math
 import threading
-import time
-from collections import defaultdict, deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from . import _engine
-from ._errors import Error, FullError, RefusedError
+from . import _engine, _weights
+from ._errors import Error
+from ._pins import Pins
 
 # Checks LMCache's version.
 from .lmcache import _KEY_BYTES
@@ -28,23 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
     from concurrent.futures import Future
 
-    from ._adit import Lease, Region
+    from ._adit import Region
 
 # The longest of LMCache's keys that is kept as text, in bytes: the key space comes before it.
 _TEXT_BYTES = _KEY_BYTES - 16
-# How long a pin lasts that LMCache does not take away.
-_PIN_SECONDS = 300.0
-
-
-@dataclass(eq=False)
-class _Pins:
-    """The pins of one lookup, each of which LMCache takes away by itself."""
-
-    # None if the store had no room for it: nothing is kept then, and the pins are counted.
-    lease: Lease | None
-    names: list[bytes]
-    end: float
-    left: int
 
 
 class AditBackend(StoragePluginInterface):
@@ -53,8 +38,9 @@ class AditBackend(StoragePluginInterface):
     Parameters
     ----------
     config, metadata, local_cpu_backend, loop, dst_device
-        LMCache's. ``config.extra_config["adit"]`` has ``target``, and may have ``size_gb``,
-        ``objects_max``, ``namespace``, ``register_l1`` and the options of ``adit.Store``. ``{rank}`` in the target stands for the worker's number.
+        LMCache's. ``config.extra_config["adit"]`` has ``target``, and may have ``size_gb``, ``objects_max``,
+        ``namespace``, ``weights`` (where the model's weights are, as for ``Connector``), ``register_l1`` and the
+        options of ``adit.Store``. ``{rank}`` in the target stands for the worker's number.
 
     Raises
     ------
@@ -86,18 +72,18 @@ class AditBackend(StoragePluginInterface):
         self._register_l1 = bool(options.pop("register_l1", False))
         self._format = MemoryFormat.KV_MLA_FMT if metadata.use_mla else MemoryFormat.KV_2LTD
         self._spaces: dict[str, bytes] = {}
-        self._trouble = _engine.Trouble("adit.lmcache_plugin")
+        name = "adit.lmcache_plugin"
+        self._trouble = _engine.Trouble(name)
+        found = _weights.of_engine(name, metadata.model_name, options.pop("weights", None))
+        self._weights = {} if found is None else {"weights": found.identity}
         self._lock = threading.Lock()
         self._storing: set[Any] = set()
-        # By the store's key, in the order in which they are taken away.
-        self._pins: defaultdict[bytes, deque[_Pins]] = defaultdict(deque)
-        # All of them, the oldest first.
-        self._lookups: dict[_Pins, None] = {}
         self._regions: list[Region] = []
         self.store = _engine.open_store(
             rank=metadata.worker_id, block_nbytes=_chunk_nbytes(metadata), **options
         )
         self._futures = self.store.futures()
+        self._pins = Pins(self.store, self._trouble)
 
     def __str__(self) -> str:
         return "AditBackend"
@@ -112,7 +98,7 @@ class AditBackend(StoragePluginInterface):
         if not names:
             return 0
         try:
-            return self._pin(names) if pin else self.store.lookup_prefix(names)
+            return self._pins.take(names) if pin else self.store.lookup_prefix(names)
         except Error as why:
             self._trouble.log("a lookup", why)
             return 0
@@ -169,18 +155,15 @@ class AditBackend(StoragePluginInterface):
 
     def pin(self, key: Any) -> bool:
         """Keep a chunk from eviction, for minutes at most, until it is unpinned as often as it was pinned."""
-        names = self._names([key])
         try:
-            lease = self.store.lease(names, _PIN_SECONDS)
+            return self._pins.keep(self._names([key])) == 1
         except Error as why:
             self._trouble.log("pinning a chunk", why)
             return False
-        self._count(lease, names[: lease.count])
-        return lease.count == 1
 
     def unpin(self, key: Any) -> bool:
         """Take one pin away; say whether there was one. Without pins a chunk may be evicted."""
-        return self._unpin(*self._names([key]))
+        return self._pins.give_back(*self._names([key]))
 
     def remove(self, key: Any, force: bool = True) -> bool:
         """Remove a chunk; say whether it was there."""
@@ -190,7 +173,7 @@ class AditBackend(StoragePluginInterface):
         """Remove chunks; return how many were there."""
         names = self._names(keys)
         for name in names:
-            while self._unpin(name):
+            while self._pins.give_back(name):
                 pass
         try:
             return sum(self.store.delete_many(names))
@@ -206,12 +189,7 @@ class AditBackend(StoragePluginInterface):
         """Wait for what is being stored, and close the store."""
         try:
             self._futures.close()
-            with self._lock:
-                lookups, self._lookups = self._lookups, {}
-                self._pins.clear()
-            for pins in lookups:
-                if pins.lease is not None:
-                    pins.lease.release()
+            self._pins.close()
             _engine.close_regions(self._regions, self._trouble)
         finally:
             self.store.close()
@@ -226,7 +204,7 @@ class AditBackend(StoragePluginInterface):
         layout = f"{self.metadata.get_shapes()} {self.metadata.get_dtypes()} {self._format}"
         if layout not in self._spaces:
             self._spaces[layout] = _engine.space(
-                "lmcache-plugin", namespace=self._namespace, layout=layout
+                "lmcache-plugin", namespace=self._namespace, layout=layout, **self._weights
             )
         return self._spaces[layout]
 
@@ -330,60 +308,6 @@ class AditBackend(StoragePluginInterface):
         if fitting.get_size() != length:
             raise ValueError(f"its chunk has {fitting.get_size()} bytes, and {length} were stored")
         fitting.byte_array.cast("B")[:] = chunk.byte_array[:length].cast("B")
-
-    def _pin(self, names: list[bytes]) -> int:
-        """Pin the chunks before the first that is not there, and return how many these are."""
-        lease = None
-        try:
-            lease = self.store.lease(names, _PIN_SECONDS)
-            found = lease.count
-        except (FullError, RefusedError) as why:
-            # There are too many leases: chunks are there without one.
-            self._trouble.log("pinning chunks", why)
-            found = self.store.lookup_prefix(names)
-        self._count(lease, names[:found])
-        return found
-
-    def _count(self, lease: Lease | None, names: list[bytes]) -> None:
-        """Count a pin of each chunk, which a lease keeps."""
-        now = time.monotonic()
-        new = _Pins(lease, names, now + _PIN_SECONDS, len(names))
-        with self._lock:
-            # Those that LMCache forgot have ended.
-            while self._lookups and (oldest := next(iter(self._lookups))).end < now:
-                self._drop(oldest)
-            if names:
-                self._lookups[new] = None
-            for name in names:
-                # Those without a lease go first: what the others keep, they keep for longer.
-                if lease is None:
-                    self._pins[name].appendleft(new)
-                else:
-                    self._pins[name].append(new)
-
-    def _drop(self, ended: _Pins) -> None:
-        del self._lookups[ended]
-        for name in ended.names:
-            if ended in self._pins.get(name, ()):
-                self._pins[name].remove(ended)
-                if not self._pins[name]:
-                    del self._pins[name]
-
-    def _unpin(self, name: bytes) -> bool:
-        lease = None
-        with self._lock:
-            if name not in self._pins:
-                return False
-            pins = self._pins[name].popleft()
-            if not self._pins[name]:
-                del self._pins[name]
-            pins.left -= 1
-            if pins.left == 0:
-                del self._lookups[pins]
-                lease = pins.lease
-        if lease is not None:
-            lease.release()
-        return True
 
     def _see(self, buffer: memoryview) -> None:
         """Register the memory that a chunk is in, once."""

@@ -7,10 +7,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from typing import TYPE_CHECKING, Any
 
-from . import _engine
+from . import _engine, _weights
 from ._errors import Error
 
 TRIED = ("0.5.23",)
@@ -22,6 +23,7 @@ from sglang.srt.mem_cache.hicache_storage import (  # noqa: E402
     PoolName,
     PoolTransferResult,
 )
+from sglang.srt.runtime_context import get_model  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,10 +102,11 @@ class AditStorage(HiCacheStorage):
     ----------
     storage_config : HiCacheStorageConfig
         SGLang's. Its ``extra_config`` has ``target``, and may have ``size_gb``, ``objects_max`` (how many objects a new
-        file holds; by default as many as there is room for), ``namespace`` and ``store_options``, which are those of
-        ``adit.Store``. ``{rank}`` in the target stands for the number of the process. A target of
-        ``serve:`` and the socket of ``adit kv serve`` is one store for all ranks; the options are those of
-        ``adit.connect``.
+        file holds; by default as many as there is room for), ``namespace``, ``weights`` (where the model's weights are,
+        if its path or id and revision in SGLang's settings do not say that: a folder, a file, or ``id@revision`` of the
+        Hub's cache; empty to have its name alone in the keys) and ``store_options``, which are those of ``adit.Store``.
+        ``{rank}`` in the target stands for the number of the process. A target of ``serve:`` and the socket of
+        ``adit kv serve`` is one store for all ranks; the options are those of ``adit.connect``.
     kwargs : dict, optional
         SGLang's.
     """
@@ -113,7 +116,7 @@ class AditStorage(HiCacheStorage):
         if "target" not in config:
             raise ValueError("the extra config has no 'target', such as uring:/data/kv-{rank}.img")
         self._config = storage_config
-        self._namespace = str(config.get("namespace", ""))
+        self._space = _space(storage_config, config)
         self._trouble = _engine.Trouble("adit.sglang")
         self._open = functools.partial(
             _engine.open_store,
@@ -236,7 +239,7 @@ class AditStorage(HiCacheStorage):
 
     def _add(self, name: str, pool: Any) -> None:
         config = self._config
-        added = self._pools[name] = _Pool(pool, name, _fields(config, name, self._namespace))
+        added = self._pools[name] = _Pool(pool, name, _fields(config, name, self._space))
         if self._store is None:
             self._store = self._open(block_nbytes=added.object_nbytes)
         for buffer in ("kv_buffer", "k_buffer", "v_buffer", "index_k_with_scale_buffer"):
@@ -391,11 +394,25 @@ def _rank(config: Any) -> int:
     return int(number)
 
 
-def _fields(config: Any, pool: str, namespace: str) -> dict[str, object]:
+def _space(storage_config: Any, config: dict[str, Any]) -> dict[str, object]:
+    """Return the fields of the key space that tell the model and its weights."""
+    name, path, revision = storage_config.model_name, storage_config.model_name, None
+    with contextlib.suppress(ValueError):
+        # SGLang's settings, which it publishes in its processes. The name is that under which it serves the model.
+        path, revision = get_model().model_path, get_model().revision
+    space: dict[str, object] = {"namespace": str(config.get("namespace", "")), "model": name}
+    found = _weights.of_engine("adit.sglang", path or "", config.get("weights"), revision or "")
+    if found is not None:
+        # It is served by its path if it has no other name, and may be elsewhere on another machine.
+        name = found.label + name[len(path) :] if path and str(name).startswith(path) else name
+        space |= {"model": name, "weights": found.identity}
+    return space
+
+
+def _fields(config: Any, pool: str, space: dict[str, object]) -> dict[str, object]:
     """Return all that changes what the bytes of a page mean, apart from the pool itself."""
     fields: dict[str, object] = {
-        "namespace": namespace,
-        "model": config.model_name,
+        **space,
         "pp": [config.pp_rank, config.pp_size],
         "cp": [config.attn_cp_rank, config.attn_cp_size],
         "dcp": [config.dcp_rank, config.dcp_size, config.logical_page_size],

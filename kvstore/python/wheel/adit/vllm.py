@@ -14,7 +14,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from . import _engine
+from . import _engine, _weights
 from ._adit import Store
 from ._announced import Announced
 from ._errors import Error, InvalidError
@@ -78,6 +78,9 @@ class AditTier(SecondaryTierManager):
     self_describing_kv_events : bool, optional
         Insist on what ``kv_connector_extra_config`` has under this name, which is where vLLM reads it: without it
         events have no tokens, and a router gets events of no blocks.
+    weights : str, optional
+        Where the model's weights are, if vLLM's name of the model does not say that, or not their revision: a folder, a
+        file, or ``id@revision`` of the Hub's cache. Empty to have the model's name alone in the keys.
     **options
         ``objects_max``, the number of blocks that a new file holds, by default as many as there is room for; and those of
         ``adit.Store``, or of ``adit.connect``.
@@ -97,15 +100,18 @@ class AditTier(SecondaryTierManager):
         namespace: str = "",
         enable_kv_events: bool = False,
         self_describing_kv_events: bool | None = None,
+        weights: str | None = None,
         **options: Any,
     ) -> None:
         super().__init__(offloading_spec, primary_kv_view, tier_type, backpressure_detector)
         config = offloading_spec.config
-        self._trouble = _engine.Trouble(f"adit.vllm ({tier_type})")
+        name = f"adit.vllm ({tier_type})"
+        self._trouble = _engine.Trouble(name)
         has_events = enable_kv_events and _has_events(
             offloading_spec.kv_events_config, self_describing_kv_events, tier_type
         )
-        self._space = _space(config, self.block_size_bytes, namespace)
+        found = _weights.of_engine(name, config.model.name, weights)
+        self._space = _space(config, self.block_size_bytes, namespace, found)
         rank = config.parallel.data_parallel_index
         self.store = _engine.open_store(
             target, size_gb, rank, block_nbytes=self.block_size_bytes, **options
@@ -404,7 +410,9 @@ def _has_events(config: Any, is_self_describing: bool | None, tier_type: str) ->
     return True
 
 
-def _space(config: Any, row_bytes: int, namespace: str) -> bytes:
+def _space(
+    config: Any, row_bytes: int, namespace: str, weights: _weights.Weights | None
+) -> bytes:
     """Return the key space of a configuration: all that changes what the bytes of a chunk mean."""
     parallel = config.parallel
     # Where a chunk's bytes do not depend on the number of workers, neither do its keys.
@@ -424,7 +432,7 @@ def _space(config: Any, row_bytes: int, namespace: str) -> bytes:
     return _engine.space(
         "vllm",
         namespace=namespace,
-        model=config.model.name,
+        model=config.model.name if weights is None else weights,
         dtype=str(config.model.dtype),
         tokens_per_hash=config.cache.tokens_per_hash,
         blocks_per_chunk=config.cache.blocks_per_chunk,

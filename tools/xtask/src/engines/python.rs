@@ -41,6 +41,10 @@ pub(crate) struct PythonArgs {
     #[arg(long, value_name = "DIR", requires = "python")]
     venv: Option<PathBuf>,
 
+    /// Use this version of LMCache, such as a preview, in place of the list's
+    #[arg(long, value_name = "VERSION", requires = "python")]
+    lmcache: Option<String>,
+
     /// Where the comparison's files go: the file system that is measured
     #[arg(long, value_name = "DIR", requires = "python")]
     folder: Option<PathBuf>,
@@ -63,18 +67,52 @@ pub(super) fn run(arguments: &PythonArgs) -> Result<u8> {
     has_room(&folder, STORES_GB)?;
     let wheel = python::build(&own, Profile::Release)?;
     python::pip_install(&venv, ["--no-deps", "--force-reinstall", &utf8(&wheel)?])?;
-    test_and_compare(&python, &folder, &own)
+    let lmcache = match &arguments.lmcache {
+        Some(version) => Some(other_lmcache(&venv, &own, version)?),
+        None => None,
+    };
+    test_and_compare(&Engines { python, lmcache }, &folder, &own)
 }
 
-fn test_and_compare(python: &Path, folder: &Path, own: &Path) -> Result<u8> {
+/// The interpreter that has the engines.
+struct Engines {
+    python: PathBuf,
+    /// A folder that has another LMCache, which is found before the environment's.
+    lmcache: Option<PathBuf>,
+}
+
+impl Engines {
+    /// Returns what runs a script beside ours. Nothing is written into the repository.
+    fn script(&self) -> Command {
+        let mut command = Command::new(&self.python);
+        command.arg("-B").current_dir(scripts());
+        if let Some(folder) = &self.lmcache {
+            command.env("PYTHONPATH", folder);
+        }
+        command
+    }
+}
+
+/// Returns a folder with this version of LMCache alone, which is fetched on first use.
+fn other_lmcache(venv: &Path, own: &Path, version: &str) -> Result<PathBuf> {
+    let folder = own.join(format!("lmcache-{version}"));
+    if !folder.join("lmcache").exists() {
+        let _progress = Progress::start(format!("fetching LMCache {version}"));
+        let wanted = format!("lmcache=={version}");
+        python::pip_install(venv, ["--no-deps", "--target", &utf8(&folder)?, &wanted])?;
+    }
+    Ok(folder)
+}
+
+fn test_and_compare(engines: &Engines, folder: &Path, own: &Path) -> Result<u8> {
     let temporary = folder.join("tests");
-    let code = test(python, &temporary)?;
+    let code = test(engines, &temporary)?;
     fs::remove_dir_all(&temporary).context(temporary.display())?;
     if code != 0 {
         return Ok(code);
     }
     let figures = utf8(&own.join("compare.json"))?;
-    let mut compare = script(python);
+    let mut compare = engines.script();
     compare.args(["compare.py", "--folder", &utf8(folder)?, "--json", &figures]);
     let code = process::exit_code(&mut compare)?;
     if code == 0 {
@@ -84,9 +122,9 @@ fn test_and_compare(python: &Path, folder: &Path, own: &Path) -> Result<u8> {
 }
 
 /// Runs our tests of the engines, then LMCache's own; returns the exit code of the first that fails.
-fn test(python: &Path, temporary: &Path) -> Result<u8> {
+fn test(engines: &Engines, temporary: &Path) -> Result<u8> {
     let pytest = ["-m", "pytest", "-W", "ignore", "-p", "no:cacheprovider"];
-    let mut ours = script(python);
+    let mut ours = engines.script();
     ours.args(pytest).args(["-rP", "--show-capture=stdout", "--basetemp"]).arg(temporary);
     // Some of them connect to a store that it serves.
     ours.env("ADIT", workspace::build_tested()?);
@@ -94,19 +132,12 @@ fn test(python: &Path, temporary: &Path) -> Result<u8> {
     if code != 0 {
         return Ok(code);
     }
-    let tests = temporary.join("test_native_connector_l2_adapter.py");
-    process::run_quietly(script(python).arg("lmcache_tests.py").arg(&tests))?;
-    let mut theirs = script(python);
-    // The plug-in that puts our connector in the place of theirs.
+    let tests = temporary.join("lmcache");
+    process::run_quietly(engines.script().arg("lmcache_tests.py").arg(&tests))?;
+    let mut theirs = engines.script();
+    // The plug-in that puts our connector and adapter in the place of theirs.
     theirs.args(pytest).args(["--quiet", "-p", "contract", "--rootdir"]).arg(temporary);
     process::exit_code(theirs.arg(&tests).env("TMPDIR", temporary))
-}
-
-/// Returns what runs a script beside ours. Nothing is written into the repository.
-fn script(python: &Path) -> Command {
-    let mut command = Command::new(python);
-    command.arg("-B").current_dir(scripts());
-    command
 }
 
 fn scripts() -> PathBuf {

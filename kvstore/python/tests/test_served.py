@@ -354,7 +354,7 @@ def test_adapters_miss_what_a_killed_server_had(
     tier.submit_store(job(1, CHUNKS, list(range(8))))
     assert finished(tier, 1).success
     storage = importlib.import_module("adit.sglang").AditStorage(
-        HiCacheStorageConfig({"target": socket, "size_gb": 1})
+        HiCacheStorageConfig({"target": socket, "size_gb": 1, "weights": ""})
     )
     storage.register_mem_pool_host(HostPool(pool(16, 16 << 10).reshape(2, 8, 16 << 10)))
     pages, tokens = [f"{number:064x}" for number in range(8)], np.arange(32)

@@ -111,6 +111,15 @@ impl<'a> SharedBytes<'a> {
         SharedBytesMut::from(into).copy_from(from);
     }
 
+    /// Returns the bytes as a slice.
+    ///
+    /// # Safety
+    /// Nothing writes them as long as the slice is used: no other process, no device, no other thread.
+    pub unsafe fn as_slice(self) -> &'a [u8] {
+        // SAFETY: they stay mapped during `'a`, as their maker promised, and unchanged, as our caller does.
+        unsafe { std::slice::from_raw_parts(self.as_ptr(), self.len) }
+    }
+
     /// Returns a copy.
     pub fn to_vec(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
@@ -175,6 +184,16 @@ impl<'a> SharedBytesMut<'a> {
         assert!(apart >= self.len, "bytes are not copied to themselves");
         // SAFETY: both are mapped for as many bytes, as their makers promised, and lie apart.
         unsafe { copy(from.as_ptr(), self.as_ptr(), self.len) }
+    }
+
+    /// Returns the bytes as a slice to be written.
+    ///
+    /// # Safety
+    /// Nothing else reads or writes them as long as the slice is used: no other process, no device, no other thread.
+    pub unsafe fn into_mut_slice(self) -> &'a mut [u8] {
+        // SAFETY: they stay mapped during `'a` and are borrowed mutably, as their maker promised, and are this caller's
+        // alone, as it promises.
+        unsafe { std::slice::from_raw_parts_mut(self.as_ptr(), self.len) }
     }
 
     /// Zeroes all of them.

@@ -26,7 +26,9 @@ pub(crate) mod memory_file;
 mod ring;
 mod window;
 
-pub use adit_shared::{Atomics, SharedBytes, SharedBytesMut, SharedPages, punch_hole, zero_mapping};
+pub use adit_shared::{
+    Atomics, SharedBytes, SharedBytesMut, SharedPages, punch_hole, zero_mapping,
+};
 pub use dma_table::DmaTable;
 pub use host_memory::{Backing, HostMemory, HostRange, PageKind};
 pub use ring::Ring;

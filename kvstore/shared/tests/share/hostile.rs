@@ -156,7 +156,7 @@ fn check_the_server(rig: &Rig) {
     let client = rig.client();
     client.put(key(1), &data(1, 3, 20_000)).wait().expect("put");
     let value = client.get(key(1)).wait().expect("got").expect("a hit");
-    assert!(value[..] == data(1, 3, 20_000));
+    assert!(value.to_vec() == data(1, 3, 20_000));
 }
 
 fn expelled(rig: &Rig, part: &str) {
@@ -517,7 +517,7 @@ fn a_client_that_writes_its_memory_while_it_is_read_into_gets_nothing_into_the_m
     for number in keys() {
         // A read that was taken for damaged has removed its object.
         if let Some(value) = client.get(key(number)).wait().expect("got") {
-            assert!(value[..] == data(number, 3, BYTES as usize), "object {number}");
+            assert!(value.to_vec() == data(number, 3, BYTES as usize), "object {number}");
         }
     }
     let stats = rig.store.stats().wait().expect("counted");

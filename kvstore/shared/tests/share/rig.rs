@@ -205,7 +205,7 @@ impl Drop for Rig {
     }
 }
 
-fn scratch() -> PathBuf {
+pub(crate) fn scratch() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let name = format!("adit-share-{}-{number}", std::process::id());

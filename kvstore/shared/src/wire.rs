@@ -15,7 +15,7 @@ use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 /// The version of all of this; client and server have the same.
-pub const VERSION: u64 = 3;
+pub const VERSION: u64 = 4;
 /// Begins every message: "aditkvs1".
 pub const MAGIC: u64 = u64::from_be_bytes(*b"aditkvs1");
 /// Bytes of a message on the socket.
@@ -75,7 +75,7 @@ pub enum Matter {
     Greet = 1,
     /// Shares memory, with its file. Numbers: its bytes. Answer: the region's number.
     Share = 2,
-    /// Takes it back. Numbers: the region's number.
+    /// Takes it back, once no request has it. Numbers: the region's number. It has no answer: a client does not wait for it.
     Unshare = 3,
     /// Defines a layout. Numbers: see [`layout_numbers`]. Answer: its number, from 1.
     Layout = 4,

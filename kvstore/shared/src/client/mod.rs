@@ -202,6 +202,7 @@ impl Client {
         let connect = |why| Error::system(format!("connect to {}", path.display()), why);
         let stream = UnixStream::connect(path).map_err(connect)?;
         stream.set_read_timeout(Some(MESSAGE_MAX)).map_err(connect)?;
+        stream.set_write_timeout(Some(MESSAGE_MAX)).map_err(connect)?;
         let watched = stream.try_clone().map_err(connect)?;
         let bytes = ring::bytes(options.depth);
         let make = |why| Error::system("make the rings", why);

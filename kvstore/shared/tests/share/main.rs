@@ -4,6 +4,7 @@ mod calls;
 mod conditions;
 mod dead;
 mod hostile;
+mod peer;
 mod rig;
 mod streams;
 mod waiting;

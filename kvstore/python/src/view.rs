@@ -156,9 +156,9 @@ impl View {
         let Some(start) = start else {
             return Err(adit_driver::Error::invalid("memory to register", "it has no bytes"));
         };
-        // SAFETY: the owner is the view, for as long as which the exporter keeps the bytes in place and writable. Only
-        // the store makes references to them, while it has been lent them; Python's threads use pointers.
-        unsafe { HostMemory::adopt(start, len, None, Box::new(self)) }
+        // SAFETY: the owner is the view, for as long as which the exporter keeps the bytes in place and writable. Threads
+        // of Python's may write them at any time, so neither the store nor this crate has references to them.
+        unsafe { HostMemory::adopt_shared(start, len, None, Box::new(self)) }
     }
 }
 

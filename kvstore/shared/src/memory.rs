@@ -3,7 +3,8 @@
 //! **The server** maps only memory files of ordinary pages that are sealed against shortening, so that no access of its
 //! own faults. The client may write the bytes at any time, also while a device or the store reads them: then a put has
 //! other bytes than its checksum says and is a miss later, or a read is taken for damaged. Nothing else follows from
-//! these bytes; no length, offset or decision is read from them.
+//! these bytes; no length, offset or decision is read from them, and the store has no reference to them: it copies, and
+//! sums what it copied ([`HostMemory::adopt_shared`]).
 //!
 //! **A client** owns its memory by [`Span`]s as the store owns buffers: a request takes its span, its answer gives it
 //! back. If the server is lost in between, a device may still write the span, and it is not given back. A server that
@@ -73,9 +74,8 @@ pub(crate) fn dma(file: File, bytes: u64, counter: &Arc<AtomicU64>) -> Result<Ho
     map.populate().map_err(|why| format!("there is no memory for it: {why}"))?;
     let counted = Counted::new(map, counter);
     let (at, len) = (counted.map.start(), counted.map.len());
-    // SAFETY: the owner keeps the mapping, and this is the only one of it here. The other process may change the bytes
-    // at any time; they are only summed and copied (see above).
-    let memory = unsafe { HostMemory::adopt(at, len, Some((file, 0)), Box::new(counted)) };
+    // SAFETY: the owner keeps the mapping, and this is the only one of it here: buffers of it lend no references.
+    let memory = unsafe { HostMemory::adopt_shared(at, len, Some((file, 0)), Box::new(counted)) };
     memory.map_err(|why| why.to_string())
 }
 

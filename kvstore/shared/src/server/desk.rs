@@ -394,7 +394,7 @@ impl Flight {
             }),
             Flight::Scan(pending, buffer) => {
                 let ended = ended(pending, tag, context, |page| {
-                    Ended::of(page::written(tag, &page, buffer.as_deref_mut().unwrap_or_default()))
+                    Ended::of(page::written(tag, &page, buffer.as_mut()))
                 })?;
                 let memory = buffer.take().map_or(AnyBuffer::None, AnyBuffer::One);
                 Some(Ended { memory, ..ended })

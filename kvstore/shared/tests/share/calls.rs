@@ -33,6 +33,7 @@ on_each_path!(
     objects_are_removed_by_their_prefix,
     layers_of_kv_blocks_are_read,
     parts_that_cannot_be_are_refused_with_the_memory,
+    spans_that_begin_anywhere_are_written_and_read,
 );
 
 /// Cuts shared memory into slots.
@@ -238,6 +239,39 @@ fn parts_that_cannot_be_are_refused_with_the_memory(rig: &Rig) {
     let refused = client.put(key(2), adit_kvshare::client::Data::Span(read.memory, 1 << 20));
     let refused = refused.wait().expect_err("more bytes than memory");
     assert_eq!(refused.error.code(), Some(Code::Malformed));
+}
+
+/// What the store copies of them it reads as the client writes it, at any time.
+fn spans_that_begin_anywhere_are_written_and_read(rig: &Rig) {
+    let client = rig.client();
+    let mut pool = client.allocate(1 << 20).expect("memory");
+    let mut odd = pool.split_off(100);
+    let rest = odd.split_off(300_000);
+    odd.write(0, &data(1, 0, 300_000));
+    let put = client.put(key(1), odd).wait().expect("put");
+    let mut odd = put.memory.expect("what was lent");
+    odd.bytes_mut().zero();
+    let read = client.get_into(key(1), Part::All, odd).wait().expect("got");
+    assert!(read.memory.to_vec() == data(1, 0, 300_000));
+    let beside = [pool.to_vec(), rest.to_vec()].concat();
+    assert!(beside.iter().all(|byte| *byte == 0), "its neighbours stay");
+    assert!(rig.store.get(key(1)).wait().expect("got").expect("a hit")[..] == data(1, 0, 300_000));
+    assert_eq!(rig.store.stats().wait().expect("counted").misses_corrupt, 0);
+}
+
+#[test]
+fn objects_of_the_tier_are_read_into_spans() {
+    let rig = Rig::tiered();
+    let client = rig.client();
+    client.put(key(1), &data(1, 0, 70_000)).wait().expect("put");
+    let mut span = client.allocate(128 << 10).expect("memory");
+    for _ in 0..20 {
+        span.bytes_mut().zero();
+        let read = client.get_into(key(1), Part::All, span).wait().expect("got");
+        assert!(read.memory.to_vec()[..70_000] == data(1, 0, 70_000));
+        span = read.memory;
+    }
+    assert!(rig.store.stats().wait().expect("counted").tier_hits > 0, "the tier has it");
 }
 
 #[test]

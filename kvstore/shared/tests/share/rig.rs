@@ -56,6 +56,12 @@ impl Rig {
         Rig::new(SOFT.to_owned(), None, options, OpenOptions::default())
     }
 
+    /// Serves a store in memory with a memory tier.
+    pub(crate) fn tiered() -> Rig {
+        let open = OpenOptions { tier_bytes: 256 << 20, ..OpenOptions::default() };
+        Rig::new(SOFT.to_owned(), None, Options::default(), open)
+    }
+
     /// Serves a store in memory whose thread dies of its first object.
     pub(crate) fn dying() -> Rig {
         let custom_policy = Some(PolicyMaker::new(|_| Box::new(Fatal)));

@@ -3,11 +3,14 @@
 //! A [`Region`] is memory mapped for one controller, allocated by the driver or registered by the caller. A
 //! [`Buffer`] is an exclusive run of a region and the unit of ownership: while idle, its owner reads and
 //! writes it as a byte slice; submitting a command moves it into the queue and only the completion moves it
-//! back. So no reference to memory in flight can exist.
+//! back. So no reference to memory in flight can exist. Memory that others may write at any time, such as another process
+//! that shares it, lends no slice: its bytes are copied ([`Buffer::bytes`]).
 //!
 //! A region is unmapped before its memory is freed. If unmapping fails, the memory is leaked and an error
 //! logged (law 3).
 #![allow(unsafe_code)]
+
+mod bounce;
 
 use std::fmt;
 use std::ops::{Deref, DerefMut};
@@ -18,9 +21,11 @@ use std::sync::atomic::Ordering;
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::spec::Iova;
-use crate::sys::{Atomics, Backing, HostMemory, HostRange, PageKind};
+use crate::sys::{Atomics, Backing, HostMemory, HostRange, PageKind, SharedBytes, SharedBytesMut};
 use crate::transfer::prebuilt::PrebuiltPrps;
-use crate::transfer::{PAGE_BYTES, Position, Segment, SegmentList};
+use crate::transfer::{PAGE_BYTES, Segment, SegmentList};
+
+pub(crate) use bounce::{Bounce, bounce_copy};
 
 /// The address space a buffer is mapped in: one per open controller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -111,6 +116,7 @@ pub struct Region {
     at: NonNull<u8>,
     iova: Iova,
     domain: DomainId,
+    is_shared: bool,
     memory: Held,
     prebuilt: Option<(PrebuiltPrps, Mapping)>,
 }
@@ -138,16 +144,18 @@ impl Region {
         let pages = mapping.len / PAGE_BYTES;
         let prebuilt = if pages > 2 { Some(prebuild(bus, mapping.iova, pages)?) } else { None };
         let (at, iova, domain) = (mapping.memory().as_ptr(), mapping.iova, DomainId::of(bus));
+        let is_shared = mapping.memory().is_shared();
         let memory = Held::Mapped(mapping);
-        Ok(Arc::new(Region { at, iova, domain, memory, prebuilt }))
+        Ok(Arc::new(Region { at, iova, domain, is_shared, memory, prebuilt }))
     }
 
     /// Wraps memory that is mapped for no device: its addresses are this process's own.
     fn for_host(memory: HostMemory) -> Arc<Region> {
         let at = memory.as_ptr();
         let iova = Iova(at.as_ptr().addr() as u64);
+        let is_shared = memory.is_shared();
         let memory = Held::Host(memory);
-        Arc::new(Region { at, iova, domain: DomainId::HOST, memory, prebuilt: None })
+        Arc::new(Region { at, iova, domain: DomainId::HOST, is_shared, memory, prebuilt: None })
     }
 
     /// Returns the start address in this process.
@@ -180,7 +188,8 @@ pub(crate) fn prebuild(
     Ok((prps, lists))
 }
 
-/// An exclusive run of a [`Region`], readable and writable as a byte slice while idle.
+/// An exclusive run of a [`Region`], readable and writable as a byte slice while idle, unless others may write its bytes
+/// ([`HostMemory::adopt_shared`]).
 pub struct Buffer {
     iova: Iova,
     len: usize,
@@ -230,6 +239,42 @@ impl Buffer {
         unsafe { self.region.at.add(offset) }
     }
 
+    /// Returns its length in bytes.
+    #[inline(always)]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns whether others may write its bytes at any time, so that it lends no slice of them.
+    pub fn is_shared(&self) -> bool {
+        self.region.is_shared
+    }
+
+    /// Returns its bytes, to be copied to any memory.
+    pub fn bytes(&self) -> SharedBytes<'_> {
+        // SAFETY: the region keeps the run mapped; mutable references to its bytes borrow the buffer, and there are none
+        // of shared memory (`HostMemory::adopt_shared`).
+        unsafe { SharedBytes::new(self.at(), self.len) }
+    }
+
+    /// Returns its bytes, to be copied from any memory.
+    pub fn bytes_mut(&mut self) -> SharedBytesMut<'_> {
+        // SAFETY: as in `bytes`, and we are borrowed mutably.
+        unsafe { SharedBytesMut::new(self.at(), self.len) }
+    }
+
+    /// # Panics
+    /// If others may write its bytes: a bug of a caller's, as it knows what memory it registered.
+    #[inline(always)]
+    fn check_own(&self) {
+        assert!(!self.region.is_shared, "others may write this memory: copy it by Buffer::bytes");
+    }
+
     /// Returns the device's address of the first byte.
     pub fn iova(&self) -> Iova {
         self.iova
@@ -250,6 +295,7 @@ impl Deref for Buffer {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
+        self.check_own();
         // SAFETY: the region keeps the run mapped; it is exclusively ours and, while we are not inside a
         // queue, no command of the device names it.
         unsafe { std::slice::from_raw_parts(self.at().as_ptr(), self.len) }
@@ -258,6 +304,7 @@ impl Deref for Buffer {
 
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
+        self.check_own();
         // SAFETY: as in `deref`, and we are borrowed mutably.
         unsafe { std::slice::from_raw_parts_mut(self.at().as_ptr(), self.len) }
     }
@@ -578,45 +625,6 @@ impl<B: IoBuffer> SegmentList for SegmentsOf<'_, B> {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Bounce {
-    /// From the buffer to the bounce memory, before a write.
-    Out,
-    /// From the bounce memory to the buffer, after a read.
-    Back,
-}
-
-/// Copies `bytes` of `buffer`, from `start` on, to or from the start of `bounce`.
-///
-/// The command that uses `bounce` must not be in flight: not yet posted, or already ended.
-pub(crate) fn bounce_copy<B: IoBuffer>(
-    buffer: &B,
-    start: Position,
-    bytes: u64,
-    bounce: &Atomics,
-    way: Bounce,
-) {
-    assert!(bytes as usize <= bounce.len(), "a bounce fits its page");
-    let (mut position, mut done) = (start, 0usize);
-    while (done as u64) < bytes {
-        let segment = buffer.segment(position.segment);
-        let len = (segment.len - position.offset).min(bytes - done as u64) as usize;
-        // SAFETY: the offset is inside the segment, which the buffer owns exclusively (`IoBuffer`).
-        let ours = unsafe { buffer.pointer(position.segment).add(position.offset as usize) };
-        // SAFETY: `done + len` is at most `bytes`, which fits `bounce`.
-        let theirs = unsafe { bounce.as_ptr().add(done) };
-        let (from, to) = match way {
-            Bounce::Out => (ours.as_ptr(), theirs),
-            Bounce::Back => (theirs, ours.as_ptr()),
-        };
-        // SAFETY: both runs are `len` long and distinct allocations; the device does not use either now, as
-        // the caller states.
-        unsafe { std::ptr::copy_nonoverlapping(from, to, len) };
-        done += len;
-        position = Position { segment: position.segment + 1, offset: 0 };
-    }
-}
-
 /// Maps memory for a device, as one buffer.
 pub(crate) fn register(bus: &Arc<dyn Bus>, memory: HostMemory) -> Result<Buffer> {
     let len = memory.len();
@@ -679,19 +687,5 @@ mod tests {
         assert!(written.is_err(), "a data page that was a list would be overwritten by reads");
         assert_eq!(read.expect("mapped"), (1u64 << 33).to_le_bytes());
         drop(lists);
-    }
-
-    #[test]
-    fn what_was_split_off_joins_again_and_nothing_else_does() {
-        let mut buffer = allocate_for_host(64 << 10).expect("memory");
-        buffer[8191] = 7;
-        let mut tail = buffer.split_off(4096);
-        let end = tail.split_off(4096);
-        let end = buffer.join(end).expect_err("not what lies behind it");
-        let tail = allocate_for_host(4096).expect("memory").join(tail).expect_err("another region");
-        buffer.join(tail).expect("what lies behind it");
-        assert_eq!((buffer.len(), buffer[8191]), (8192, 7));
-        buffer.join(end).expect("what lies behind it");
-        assert_eq!(buffer.len(), 64 << 10);
     }
 }

@@ -76,6 +76,12 @@ both!(
     "bus.with_memory(|memory| drop(memory.write(Iova(0x1_0000_0000), &[1])))"
 );
 
+both!(
+    TrustAServerWithoutSayingSo,
+    "let target = \"vfio-user:/run/x/cntrl\".parse()?;\n",
+    "adit_driver::bus::vfio_user::trust_servers(); Controller::open(&target, &ControllerOptions::default())?"
+);
+
 /// `with_controller` lends a bus's controller without its registers; a controller of its own reaches only the
 /// memory it is given:
 /// ```compile_fail,E0599

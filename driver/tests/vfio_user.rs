@@ -23,7 +23,7 @@ use adit_driver::sys::{Backing, HostMemory, Window};
 use adit_driver::{Buffer, Controller, ControllerOptions, Event, QueuePair, QueuePairOptions};
 
 use adit_driver::serve::DoorbellAccess;
-use served::Served;
+use served::{Served, trust};
 
 const CAP: u32 = 0x00;
 const VS: u32 = 0x08;
@@ -374,6 +374,7 @@ struct Scripted {
 
 impl Scripted {
     fn start(name: &str, act: impl Fn(u16, &[u8]) -> Act + Send + 'static) -> Scripted {
+        trust();
         let name = format!("adit-liar-{name}-{}.sock", std::process::id());
         let socket = std::env::temp_dir().join(name);
         let _ = std::fs::remove_file(&socket);
@@ -604,6 +605,7 @@ fn an_answer_to_another_register_is_not_believed() {
 
 #[test]
 fn a_missing_server_is_reported_plainly() {
+    trust();
     let error = VfioUser::open("/nonexistent/adit.sock".as_ref()).expect_err("absent").to_string();
     assert!(error.contains("no such socket") && error.contains("start the server"), "{error}");
 }

@@ -80,7 +80,8 @@ fn what_clients_put_is_there_after_an_orderly_end() {
         assert_eq!(mode & 0o777, 0o600);
         let (one, other) = (served.client(), served.client());
         one.put(key("greeting"), b"hello").wait().expect("put");
-        assert_eq!(&other.get(key("greeting")).wait().expect("got").expect("a hit")[..], b"hello");
+        let value = other.get(key("greeting")).wait().expect("got").expect("a hit");
+        assert_eq!(value.to_vec(), b"hello");
         drop(one);
         let events: Vec<Value> = (0..3).map(|_| served.event()).collect();
         assert_eq!(events, ["client_came", "client_came", "client_gone"]);

@@ -3,6 +3,7 @@
 //! | item | what it is |
 //! |---|---|
 //! | [`Atomics`] | a view of shared memory as atomics: rings, lists, shadow doorbells |
+//! | [`SharedBytes`], [`SharedBytesMut`] | bytes that others may write at any time: they are copied, never referred to |
 //! | [`SharedPages`] | memory that a software controller shows as a BAR |
 //! | [`zero_mapping`], [`punch_hole`] | giving the space behind zeros back |
 //! | [`Time`], [`deadline`] | a point in time, as an argument; the end of a wait |
@@ -20,10 +21,12 @@
 
 mod atomics;
 mod media;
+mod shared_bytes;
 mod shared_pages;
 mod time;
 
 pub use atomics::Atomics;
 pub use media::{punch_hole, zero_mapping};
+pub use shared_bytes::{SharedBytes, SharedBytesMut};
 pub use shared_pages::SharedPages;
 pub use time::{Time, deadline};

@@ -1,9 +1,11 @@
 //! What each shape of buffer says of its bytes, and what goes through a bounce page.
+#![allow(unsafe_code)]
 
 use std::fs::File;
 
 use super::*;
 use crate::bus::soft::{Drive, SoftBus};
+use crate::transfer::Position;
 
 fn bus() -> Arc<dyn Bus> {
     SoftBus::new("mem=1M".parse().expect("options"), Drive::Manual).expect("a bus")
@@ -161,4 +163,45 @@ fn memory_that_a_device_only_reads_has_pages_of_its_own() {
         pagemap.read_exact_at(&mut entry, page * 8).expect("an entry for each page");
         assert!(entry[7] & 0x80 != 0, "page {page} is the kernel's page of zeroes, or none");
     }
+}
+
+#[test]
+fn memory_that_others_write_is_copied_and_lends_no_slice() {
+    let own = HostMemory::allocate(2 * 4096, Backing::Any, &|_, _| ()).expect("memory");
+    let (at, len) = (own.as_ptr(), own.len());
+    // SAFETY: the owner is the memory itself, to which there are no references.
+    let memory = unsafe { HostMemory::adopt_shared(at, len, None, Box::new(own)) };
+    let ways: [fn(HostMemory) -> Result<Buffer>; 2] =
+        [|memory| register(&bus(), memory), |memory| Ok(register_for_host(memory))];
+    for of in ways {
+        // SAFETY: the first owner outlives this one, and there are no references to its memory.
+        let again = unsafe { HostMemory::adopt_shared(at, len, None, Box::new(())) };
+        let mut buffer = of(again.expect("whole pages")).expect("registered");
+        let tail = buffer.split_off(4096);
+        assert_eq!((buffer.len(), buffer.is_empty(), buffer.is_shared()), (4096, false, true));
+        buffer.bytes_mut().write(4000, &[7; 96]);
+        assert_eq!(buffer.bytes().slice(3999..4001).to_vec(), [0, 7]);
+        buffer.bytes_mut().zero();
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| tail[0]));
+        let why = *refused.expect_err("no slice").downcast::<&str>().expect("a text");
+        assert!(why.contains("copy it by Buffer::bytes"), "{why}");
+        let refused = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| buffer[0] = 1));
+        assert!(refused.is_err(), "nor one to write");
+    }
+    drop(memory.expect("whole pages"));
+    assert!(!allocate(&bus(), 4096).expect("memory").is_shared());
+}
+
+#[test]
+fn what_was_split_off_joins_again_and_nothing_else_does() {
+    let mut buffer = allocate_for_host(64 << 10).expect("memory");
+    buffer[8191] = 7;
+    let mut tail = buffer.split_off(4096);
+    let end = tail.split_off(4096);
+    let end = buffer.join(end).expect_err("not what lies behind it");
+    let tail = allocate_for_host(4096).expect("memory").join(tail).expect_err("another region");
+    buffer.join(tail).expect("what lies behind it");
+    assert_eq!((buffer.len(), buffer[8191]), (8192, 7));
+    buffer.join(end).expect("what lies behind it");
+    assert_eq!(buffer.len(), 64 << 10);
 }

@@ -9,6 +9,8 @@ use std::collections::BTreeMap;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use super::{SharedBytes, SharedBytesMut};
+
 #[derive(Clone, Copy)]
 struct Mapping {
     iova: u64,
@@ -176,10 +178,9 @@ impl DmaTable {
     pub fn read(&self, iova: u64, into: &mut [u8]) -> Option<()> {
         let len = into.len();
         let copy = |from: NonNull<u8>, offset: usize, len: usize| {
-            let into = &mut into[offset..offset + len];
-            // SAFETY: `locate` or `across` checked the range, `insert`'s caller keeps it mapped. Bytes the host
-            // changes meanwhile arrive in any mixture, as over PCIe; they are copied, not interpreted.
-            unsafe { from.as_ptr().copy_to_nonoverlapping(into.as_mut_ptr(), len) };
+            // SAFETY: `locate` or `across` checked the range, `insert`'s caller keeps it mapped and uses no reference to
+            // it. Bytes the host changes meanwhile arrive in any mixture, as over PCIe.
+            unsafe { SharedBytes::new(from, len) }.read(0, &mut into[offset..offset + len]);
         };
         self.pieces(iova, len, Access::Read, copy)
     }
@@ -188,9 +189,8 @@ impl DmaTable {
     #[inline]
     pub fn write(&self, iova: u64, from: &[u8]) -> Option<()> {
         let copy = |to: NonNull<u8>, offset: usize, len: usize| {
-            let from = &from[offset..offset + len];
             // SAFETY: as in `read`; the memory was given to the device to write.
-            unsafe { to.as_ptr().copy_from_nonoverlapping(from.as_ptr(), len) };
+            unsafe { SharedBytesMut::new(to, len) }.write(0, &from[offset..offset + len]);
         };
         self.pieces(iova, from.len(), Access::Write, copy)
     }

@@ -59,6 +59,8 @@ pub struct HostMemory {
     len: usize,
     file: Option<(File, u64)>,
     pages: PageKind,
+    /// Others than this process's Rust code may write it at any time.
+    is_shared: bool,
     /// Present until the drop.
     source: Option<Source>,
 }
@@ -152,15 +154,16 @@ impl HostMemory {
     fn of(map: MmapRaw, file: Option<File>, pages: PageKind) -> HostMemory {
         let at = NonNull::new(map.as_mut_ptr()).expect("a mapping is never at address zero");
         let (len, file) = (map.len(), file.map(|file| (file, 0)));
-        HostMemory { at, len, file, pages, source: Some(Source::Mapped(map)) }
+        HostMemory { at, len, file, pages, is_shared: false, source: Some(Source::Mapped(map)) }
     }
 
     /// Adopts memory that the caller owns: any mapping, memfd or pinned pool. `file` is the file behind it and the
     /// offset of the first byte; only vfio-user needs it.
     ///
     /// # Safety
-    /// `owner` keeps `at..at+len` mapped, readable and writable while it lives, and no Rust reference to those bytes is
-    /// used while a device is given them.
+    /// `owner` keeps `at..at+len` mapped, readable and writable while it lives. No Rust reference to those bytes is used
+    /// while a device is given them, and nothing writes them while a buffer of them lends a slice: for memory that others
+    /// may write at any time there is [`HostMemory::adopt_shared`].
     ///
     /// # Errors
     /// [`Error::Invalid`] unless `at` and `len` are multiples of 4 KiB.
@@ -181,8 +184,30 @@ impl HostMemory {
             len,
             file,
             pages: PageKind::Caller,
+            is_shared: false,
             source: Some(Source::Adopted(owner)),
         })
+    }
+
+    /// Like [`HostMemory::adopt`], for memory that others may write at any time, as another process that maps it. Buffers
+    /// of it lend no slices: their bytes are copied ([`SharedBytes`](super::SharedBytes)).
+    ///
+    /// # Safety
+    /// `owner` keeps `at..at+len` mapped, readable and writable while it lives, and no Rust reference to those bytes is
+    /// used meanwhile.
+    ///
+    /// # Errors
+    /// As [`HostMemory::adopt`].
+    pub unsafe fn adopt_shared(
+        at: NonNull<u8>,
+        len: usize,
+        file: Option<(File, u64)>,
+        owner: Box<dyn Any + Send + Sync>,
+    ) -> Result<HostMemory> {
+        // SAFETY: passed on to our caller; buffers of it lend no slices.
+        let mut memory = unsafe { Self::adopt(at, len, file, owner)? };
+        memory.is_shared = true;
+        Ok(memory)
     }
 
     fn huge(len: usize, pages: PageKind, place: &dyn Fn(NonNull<u8>, usize)) -> Option<HostMemory> {
@@ -250,6 +275,11 @@ impl HostMemory {
     /// Always false: memory has at least one page.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Returns whether others may write it at any time, so that there may be no reference to its bytes.
+    pub fn is_shared(&self) -> bool {
+        self.is_shared
     }
 
     /// Returns the kind of its pages.

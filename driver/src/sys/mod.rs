@@ -7,6 +7,7 @@
 //! | [`Window`], [`Register32`] | mapped device registers, accessed atomically |
 //! | [`HostMemory`] | memory of this process for DMA: allocated or the caller's |
 //! | [`Atomics`] | a view of shared memory as atomics: rings, lists, shadow doorbells |
+//! | [`SharedBytes`], [`SharedBytesMut`] | bytes that others may write at any time, which are only copied |
 //! | [`SharedPages`] | memory that a software controller exposes as a BAR |
 //! | [`DmaTable`] | a software controller's IOMMU: device address to memory |
 //! | [`barrier`] | the two fences a doorbell needs |
@@ -25,7 +26,9 @@ pub(crate) mod memory_file;
 mod ring;
 mod window;
 
-pub use adit_shared::{Atomics, SharedPages, punch_hole, zero_mapping};
+pub use adit_shared::{
+    Atomics, SharedBytes, SharedBytesMut, SharedPages, punch_hole, zero_mapping,
+};
 pub use dma_table::DmaTable;
 pub use host_memory::{Backing, HostMemory, HostRange, PageKind};
 pub use ring::Ring;

@@ -17,6 +17,7 @@ use adit_driver::{Buffer, Controller, ControllerOptions, QueuePair, QueuePairOpt
 use crate::raw::{
     DMA_MAP, GET_REGION_INFO, NO_REPLY, REGION_WRITE, REPLY, RESET, Raw, VERSION, dwords, qwords,
 };
+use crate::served::trust;
 use crate::{Served, file_of, served, small, wait_for, works};
 
 const IOVA: u64 = 1 << 32;
@@ -85,6 +86,7 @@ struct Running {
 
 impl Running {
     fn start(name: &str, controller: soft::Options, options: Options) -> Running {
+        trust();
         let name = format!("adit-running-{name}-{}.sock", std::process::id());
         let socket = std::env::temp_dir().join(name);
         let controller = soft::Controller::new(controller).expect("controller");

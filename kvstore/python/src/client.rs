@@ -20,6 +20,7 @@ use crate::inside::PutArguments;
 use crate::options;
 use crate::shared::Memory;
 use crate::source::Source;
+use crate::view;
 
 /// Connect to a store that another process of this machine serves.
 ///
@@ -198,7 +199,7 @@ impl Client {
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let key = arguments::key(key)?;
         let value = self.connection.ask(py, |client| client.get(key))?;
-        Ok(value.map(|value| PyBytes::new(py, &value)))
+        Ok(value.map(|value| view::copied(py, value.bytes())))
     }
 
     /// Return some of the objects whose keys begin with a prefix, and where to go on; see ``Store.scan``.

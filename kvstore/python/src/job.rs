@@ -9,7 +9,7 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use adit_driver::deadline;
-use adit_kvshare::Error as SharedError;
+use adit_kvshare::{Error as SharedError, SharedBytes};
 use adit_kvstore::Error;
 use adit_kvstore::store::{Removed, Value};
 use pyo3::prelude::*;
@@ -235,7 +235,7 @@ impl Deadline {
 }
 
 /// Copies a value into a buffer.
-pub(crate) fn fill(view: &View, value: Option<&[u8]>, copied: &AtomicU64) -> Answered {
+pub(crate) fn fill(view: &View, value: Option<SharedBytes<'_>>, copied: &AtomicU64) -> Answered {
     let Some(value) = value else { return Answered::Length(None) };
     if value.len() > view.len() {
         return Answered::Short { needs: value.len(), has: view.len() };

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use adit_kvshare::client::{Answer, Data, Pending, Put, PutWith, Read, Value};
-use adit_kvshare::{Client, Error, Result, Span, Unfinished};
+use adit_kvshare::{Client, Error, Result, SharedBytes, SharedBytesMut, Span, Unfinished};
 use adit_kvstore::Key;
 use adit_kvstore::shard::Part;
 use adit_kvstore::store::Removed;
@@ -104,7 +104,7 @@ impl Link {
     pub(crate) fn put(&self, items: Vec<(Key, View)>, with: &PutWith) -> Job {
         let mut job = self.job(items.len());
         let (keys, views): (Vec<_>, Vec<_>) = items.into_iter().unzip();
-        let copy = |view| move |into: &mut [u8]| View::read(view, into);
+        let copy = |view| move |mut into: SharedBytesMut<'_>| into.copy_from(View::bytes(view));
         let copies: Vec<_> = views.iter().map(copy).collect();
         let (mut data, mut loans) = (Vec::new(), Vec::new());
         for ((key, view), copy) in keys.into_iter().zip(&views).zip(&copies) {
@@ -120,7 +120,7 @@ impl Link {
         job
     }
 
-    fn counted<'a>(&self, bytes: usize, copy: &'a dyn Fn(&mut [u8])) -> Data<'a> {
+    fn counted<'a>(&self, bytes: usize, copy: &'a dyn Fn(SharedBytesMut<'_>)) -> Data<'a> {
         self.copied.fetch_add(bytes as u64, Ordering::Relaxed);
         Data::Copied(bytes, copy)
     }
@@ -143,7 +143,7 @@ impl Way for Link {
     }
 
     fn lend(&self, view: &View) -> Option<(Span, Loan<Span>)> {
-        // Whichever of them is the last to have its memory tells the server so, and waits: without the lock.
+        // Whichever of them is the last to have its memory tells the server so: without the lock.
         let held: Vec<_> = self.held().iter().filter_map(Weak::upgrade).collect();
         held.iter().find_map(|held| held.lending(self.era)?.take(view.address(), view.len()))
     }
@@ -190,6 +190,10 @@ impl Way for Link {
 
     fn of_read(read: Read) -> (Option<u64>, Option<Span>) {
         (read.bytes, Some(read.memory))
+    }
+
+    fn bytes(value: &Value) -> SharedBytes<'_> {
+        value.bytes()
     }
 
     /// A value is copied at once: others wait for its memory, which is the pool's.

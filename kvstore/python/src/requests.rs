@@ -3,13 +3,12 @@
 //! As in `job`, nothing here touches a Python object but through the address and length of its buffer.
 
 use std::future::Future;
-use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use adit_kvshare::Divide;
+use adit_kvshare::{Divide, SharedBytes};
 use adit_kvstore::Key;
 use adit_kvstore::shard::Part;
 use adit_kvstore::store::Removed;
@@ -84,7 +83,7 @@ pub(crate) trait Way: Sized {
     type Unfinished;
     type Put;
     type Read;
-    type Value: Deref<Target = [u8]>;
+    type Value;
 
     /// Creates the job of so many requests, which are to be added.
     fn job(&self, requests: usize) -> Job;
@@ -112,6 +111,7 @@ pub(crate) trait Way: Sized {
     /// Returns the bytes that were read, if there is an object, and the memory that was lent.
     fn of_read(read: Self::Read) -> (Option<u64>, Option<Self::Run>);
     fn of_value(value: Option<Self::Value>) -> Answered;
+    fn bytes(value: &Self::Value) -> SharedBytes<'_>;
     /// Returns the failure, and the memory that was lent: none while a device may still write it.
     fn of_failure(why: Self::Unfinished) -> (Answered, Option<Self::Run>);
     fn flying(flight: Flight<Self>) -> job::Flight;
@@ -241,7 +241,9 @@ impl<W: Way> Flight<W> {
             }),
             Flight::Copy(pending, view) => land(pending, how, |answer| {
                 let view = view.take().expect("the view is there until the answer");
-                let answered = plain::<W, _>(answer, |value| fill(&view, value.as_deref(), copied));
+                let answered = plain::<W, _>(answer, |value| {
+                    fill(&view, value.as_ref().map(W::bytes), copied)
+                });
                 spent.push(view);
                 answered
             }),

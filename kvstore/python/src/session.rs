@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
+use adit_kvshare::SharedBytes;
 use adit_kvstore::shard::{Outcome, Part};
 use adit_kvstore::store::{
     Answer, BlocksWriter, Payload, Pending, Put, PutWith, Read, Removed, Unfinished, Value,
@@ -174,6 +175,10 @@ impl Way for Session {
 
     fn of_read(read: Read) -> (Option<u64>, Option<Buffer>) {
         (read.bytes, run(read.memory))
+    }
+
+    fn bytes(value: &Value) -> SharedBytes<'_> {
+        (&value[..]).into()
     }
 
     fn of_value(value: Option<Value>) -> Answered {

@@ -16,7 +16,7 @@ use crate::errors;
 use crate::inside::{Inside, PutArguments, wait};
 use crate::job::Job;
 use crate::requests::Maker;
-use crate::view::View;
+use crate::view::{self, View};
 
 /// An open store or connection, or a closed one.
 #[derive(Clone)]
@@ -121,7 +121,7 @@ impl Source {
             }
             Source::Client(connection) => {
                 let value = connection.ask(py, |client| client.get(key))?;
-                Ok(value.map(|value| (PyBytes::new(py, &value), value.version().0)))
+                Ok(value.map(|value| (view::copied(py, value.bytes()), value.version().0)))
             }
         }
     }

@@ -136,17 +136,16 @@ impl Pieces {
         buffer: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
         let view = View::writable(buffer)?;
-        let (room, write) = (view.len(), |bytes: &[u8]| view.write(bytes));
         let read = self.with(py, |reader| match reader {
             None => Err(Failed::Store(Failure::Closed.into())),
             Some(Any::Store(reader)) => {
                 go_to(reader, position);
-                reader.read_with(room, write).map_err(Failed::Store)
+                reader.read_into(view.bytes_mut()).map_err(Failed::Store)
             }
             Some(Any::Client(remote)) => {
                 remote.go_on().map_err(Failed::Client)?;
                 go_to(&mut remote.reader, position);
-                remote.reader.read_with(room, write).map_err(Failed::Client)
+                remote.reader.read_into(view.bytes_mut()).map_err(Failed::Client)
             }
         })?;
         read.map_err(|why| match why {

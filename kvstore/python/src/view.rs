@@ -3,17 +3,18 @@
 //! The stable ABI has it from Python 3.11 on; Python 3.10 exports the same functions with the same structure, so they
 //! are declared here.
 //!
-//! Bytes of a buffer are only copied through pointers: other threads may change them at any time, so no reference to
+//! Bytes of a buffer are only copied ([`SharedBytes`]): other threads may change them at any time, so no reference to
 //! them is ever made. What a copy of such bytes holds is then up to those threads.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{self, NonNull};
 
-use adit_driver::sys::HostMemory;
+use adit_driver::sys::{HostMemory, SharedBytes, SharedBytesMut};
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
+use pyo3::types::PyBytes;
 
 use crate::errors;
 
@@ -111,30 +112,38 @@ impl View {
         self.0.buf.addr()
     }
 
+    /// Returns the buffer's bytes, which are only copied.
+    pub(crate) fn bytes(&self) -> SharedBytes<'_> {
+        // SAFETY: the exporter keeps `len` bytes readable while the view exists, and nothing here makes references to
+        // them. A buffer without bytes may be nowhere.
+        unsafe { SharedBytes::new(self.start().unwrap_or(NonNull::dangling()), self.len()) }
+    }
+
+    /// Returns a writable buffer's bytes, which are only copied.
+    pub(crate) fn bytes_mut(&self) -> SharedBytesMut<'_> {
+        assert!(self.0.readonly == 0, "it was taken to be written");
+        // SAFETY: as in `bytes`; the exporter keeps them writable.
+        unsafe { SharedBytesMut::new(self.start().unwrap_or(NonNull::dangling()), self.len()) }
+    }
+
+    fn start(&self) -> Option<NonNull<u8>> {
+        NonNull::new(self.0.buf.cast())
+    }
+
     /// Copies all of the buffer to `into`, which is as long.
     pub(crate) fn read(&self, into: &mut [u8]) {
         assert_eq!(into.len(), self.len(), "all of the buffer is copied");
-        if !into.is_empty() {
-            // SAFETY: the exporter keeps `len` bytes readable while the view exists, and `into` is other memory of the
-            // same length.
-            unsafe { ptr::copy_nonoverlapping(self.0.buf.cast(), into.as_mut_ptr(), into.len()) }
-        }
+        self.bytes().read(0, into);
     }
 
     /// Returns a copy of the buffer.
     pub(crate) fn to_vec(&self) -> Vec<u8> {
-        let mut bytes = vec![0; self.len()];
-        self.read(&mut bytes);
-        bytes
+        self.bytes().to_vec()
     }
 
     /// Copies bytes to the beginning of a writable buffer.
-    pub(crate) fn write(&self, from: &[u8]) {
-        assert!(from.len() <= self.len() && self.0.readonly == 0, "there is room to write to");
-        if !from.is_empty() {
-            // SAFETY: the exporter keeps `len` bytes writable while the view exists, and `from` is other memory.
-            unsafe { ptr::copy_nonoverlapping(from.as_ptr(), self.0.buf.cast(), from.len()) }
-        }
+    pub(crate) fn write(&self, from: SharedBytes<'_>) {
+        self.bytes_mut().slice(0..from.len()).copy_from(from);
     }
 
     /// Turns a writable view into memory for devices, which releases the view when it is dropped.
@@ -143,14 +152,20 @@ impl View {
     /// As [`HostMemory::adopt`].
     pub(crate) fn into_memory(self) -> adit_driver::Result<HostMemory> {
         assert!(self.0.readonly == 0, "devices write to it");
-        let (start, len) = (self.0.buf.cast::<u8>(), self.len());
-        let Some(start) = NonNull::new(start) else {
+        let (start, len) = (self.start(), self.len());
+        let Some(start) = start else {
             return Err(adit_driver::Error::invalid("memory to register", "it has no bytes"));
         };
-        // SAFETY: the owner is the view, for as long as which the exporter keeps the bytes in place and writable. Only
-        // the store makes references to them, while it has been lent them; Python's threads use pointers.
-        unsafe { HostMemory::adopt(start, len, None, Box::new(self)) }
+        // SAFETY: the owner is the view, for as long as which the exporter keeps the bytes in place and writable. Threads
+        // of Python's may write them at any time, so neither the store nor this crate has references to them.
+        unsafe { HostMemory::adopt_shared(start, len, None, Box::new(self)) }
     }
+}
+
+/// Copies bytes to an object of Python's.
+pub(crate) fn copied<'py>(py: Python<'py>, bytes: SharedBytes<'_>) -> Bound<'py, PyBytes> {
+    // SAFETY: they are readable, and copied where the compiler does not see it: no reference to them is made.
+    unsafe { PyBytes::from_ptr(py, bytes.as_ptr(), bytes.len()) }
 }
 
 impl Drop for View {

@@ -36,7 +36,7 @@
 //!     let key = Key::new(b"model/block/17")?;
 //!     assert!(client.put(key.clone(), b"some bytes").wait()?.is_stored);
 //!     let value = client.get(key).wait()?.expect("a hit");
-//!     assert_eq!(&value[..], b"some bytes");
+//!     assert_eq!(value.to_vec(), b"some bytes");
 //!     stops.store(true, Ordering::Relaxed);
 //!     serving.join().expect("no panic")
 //! })?;
@@ -68,6 +68,7 @@ pub mod server;
 mod socket;
 pub mod wire;
 
+pub use adit_shared::{SharedBytes, SharedBytesMut};
 pub use client::{Client, ClientOptions};
 pub use error::{Error, Result, Unfinished};
 pub use memory::Span;

@@ -4,23 +4,26 @@
 //! own faults, and against holes, with no page missing, so that it is never charged for one: a page counts towards the
 //! control group of the process that touches it first, which is the client. The client may write the bytes at any time, also while a device or the store reads them: then a put has
 //! other bytes than its checksum says and is a miss later, or a read is taken for damaged. Nothing else follows from
-//! these bytes; no length, offset or decision is read from them.
+//! these bytes; no length, offset or decision is read from them, and the store has no reference to them: it copies, and
+//! sums what it copied ([`HostMemory::adopt_shared`]).
 //!
 //! **A client** owns its memory by [`Span`]s as the store owns buffers: a request takes its span, its answer gives it
-//! back. If the server is lost in between, a device may still write the span, and it is not given back.
+//! back. If the server is lost in between, a device may still write the span, and it is not given back. A server that
+//! keeps no rule may write a span at any time, so a span lends no slice of its bytes: they are copied in and out
+//! ([`SharedBytes`]), and what a client decides on is a copy.
 #![allow(unsafe_code)]
 
 use std::fmt;
 use std::fs::File;
 use std::io;
-use std::ops::{Deref, DerefMut};
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_driver::serve::parts::{first_hole, page_bytes, seal_length, seal_pages};
 use adit_driver::sys::HostMemory;
 use adit_kvstore::memory::{Memory, Probe, budget};
-use adit_shared::Atomics;
+use adit_shared::{Atomics, SharedBytes, SharedBytesMut};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
@@ -121,9 +124,8 @@ pub(crate) fn dma(file: File, bytes: u64, allowance: &Allowance) -> Result<HostM
     populated.map_err(|why| malformed(format!("there is no memory for it: {why}")))?;
     let (at, len) = (owner.0.start(), owner.0.len());
     let file = allowance.maps_files.then_some((file, 0));
-    // SAFETY: the owner keeps the mapping, and this is the only one of it here. The other process may change the bytes
-    // at any time; they are only summed and copied (see above).
-    let memory = unsafe { HostMemory::adopt(at, len, file, Box::new(owner)) };
+    // SAFETY: the owner keeps the mapping, and this is the only one of it here: buffers of it lend no references.
+    let memory = unsafe { HostMemory::adopt_shared(at, len, file, Box::new(owner)) };
     memory.map_err(malformed)
 }
 
@@ -256,8 +258,31 @@ impl Region {
     }
 }
 
-/// An exclusive run of memory that a client shares with the server, readable and writable as a byte slice while no
-/// request has it. Requests of whole units of 4 KiB at a multiple of 4 KiB go to the drive without a copy.
+/// An exclusive run of memory that a client shares with the server. Requests of whole units of 4 KiB at a multiple of 4
+/// KiB go to the drive without a copy.
+///
+/// Only the server's good conduct keeps it from writing the bytes while no request has them. So they are copied in and
+/// out, and a slice of them ([`SharedBytes::as_slice`]) is unsafe:
+///
+/// ```compile_fail,E0308
+/// fn slice(span: &adit_kvshare::Span) -> &[u8] {
+///     span
+/// }
+/// ```
+///
+/// ```compile_fail,E0133
+/// #![forbid(unsafe_code)]
+/// fn slice(span: &adit_kvshare::Span) -> &[u8] {
+///     span.bytes().as_slice()
+/// }
+/// ```
+///
+/// ```
+/// fn slice(span: &adit_kvshare::Span) -> &[u8] {
+///     // SAFETY: this server is known to write the memory only for requests that have it.
+///     unsafe { span.bytes().as_slice() }
+/// }
+/// ```
 pub struct Span {
     region: Arc<Region>,
     at: usize,
@@ -286,6 +311,60 @@ impl Span {
         }
         self.len += tail.len;
         Ok(())
+    }
+
+    /// Returns its length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Returns the address of the first byte, which stays mapped as long as a span of the region is there.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.start().as_ptr()
+    }
+
+    fn start(&self) -> NonNull<u8> {
+        // SAFETY: the run lies in the mapping.
+        unsafe { self.region.map.start().add(self.at) }
+    }
+
+    /// Copies the bytes from `at` on to all of `into`.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn read(&self, at: usize, into: &mut [u8]) {
+        self.bytes().read(at, into);
+    }
+
+    /// Copies all of `from` to the bytes from `at` on.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn write(&mut self, at: usize, from: &[u8]) {
+        self.bytes_mut().write(at, from);
+    }
+
+    /// Returns a copy of the bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.bytes().to_vec()
+    }
+
+    /// Returns its bytes, to be copied to any memory.
+    pub fn bytes(&self) -> SharedBytes<'_> {
+        // SAFETY: the region keeps the run mapped. Spans of a region never overlap, and only `bytes_mut` of this one,
+        // which borrows it, can be made a mutable reference.
+        unsafe { SharedBytes::new(self.start(), self.len) }
+    }
+
+    /// Returns its bytes, to be copied from any memory.
+    pub fn bytes_mut(&mut self) -> SharedBytesMut<'_> {
+        // SAFETY: as in `bytes`, and we are borrowed mutably.
+        unsafe { SharedBytesMut::new(self.start(), self.len) }
     }
 
     /// Returns its offset in its region.
@@ -326,26 +405,6 @@ impl Divide for Span {
 
     fn join(&mut self, tail: Span) -> Result<(), Span> {
         Span::join(self, tail)
-    }
-}
-
-impl Deref for Span {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        // SAFETY: the run lies in the mapping, which the region keeps. It is exclusively ours: spans of a region never
-        // overlap, and the server and its devices use only the spans of requests in progress, which have them.
-        unsafe {
-            std::slice::from_raw_parts(self.region.map.start().as_ptr().add(self.at), self.len)
-        }
-    }
-}
-
-impl DerefMut for Span {
-    fn deref_mut(&mut self) -> &mut [u8] {
-        let start = self.region.map.start().as_ptr();
-        // SAFETY: as in `deref`, and we are borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(start.add(self.at), self.len) }
     }
 }
 
@@ -497,9 +556,9 @@ mod tests {
         let end = tail.split_off(PAGE as usize);
         assert_eq!((end.offset(), end.len(), end.number()), (8192, 8192, 7));
         let end = span.join(end).expect_err("not directly behind");
-        tail[0] = 9;
+        tail.write(0, &[9]);
         tail.join(end).expect("behind it");
         span.join(tail).expect("behind it");
-        assert_eq!((span.len(), span[4096]), (4 * 4096, 9));
+        assert_eq!((span.len(), span.to_vec()[4096]), (4 * 4096, 9));
     }
 }

@@ -80,7 +80,7 @@ pub enum Matter {
     Greet = 1,
     /// Shares memory, with its file. Numbers: its bytes. Answer: the region's number.
     Share = 2,
-    /// Takes it back. Numbers: the region's number.
+    /// Takes it back, once no request has it. Numbers: the region's number. It has no answer: a client does not wait for it.
     Unshare = 3,
     /// Defines a layout. Numbers: see [`layout_numbers`]. Answer: its number, from 1.
     Layout = 4,

@@ -180,6 +180,9 @@ impl Pieces {
     }
 }
 
+/// Bytes that are copied at a time to be summed: a cache has them, and the stack.
+const SUMMED_BYTES: usize = 8 << 10;
+
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     parts: Parts,
@@ -279,7 +282,7 @@ impl Memory {
     pub(super) fn fill(&mut self, mut bytes: &[u8]) {
         for (_, buffer) in &mut self.parts {
             let (now, later) = bytes.split_at(bytes.len().min(buffer.len()));
-            buffer[..now.len()].copy_from_slice(now);
+            buffer.bytes_mut().write(0, now);
             bytes = later;
         }
         assert!(bytes.is_empty(), "there is memory for all of it");
@@ -288,31 +291,33 @@ impl Memory {
     /// Copies its first bytes, which must be idle, to all of `into`.
     pub(super) fn copy_to(&self, into: &mut [u8]) {
         let mut filled = 0;
-        self.each_slice(0, into.len() as u64, |slice| {
-            into[filled..filled + slice.len()].copy_from_slice(slice);
-            filled += slice.len();
+        self.each_run(0, into.len() as u64, |buffer, run| {
+            buffer.bytes().read(run.start, &mut into[filled..filled + run.len()]);
+            filled += run.len();
         });
         assert_eq!(filled, into.len(), "all of it is there");
     }
 
-    /// Calls `f` with the idle slices of `bytes` at `offset`, in order.
-    fn each_slice(&self, offset: u64, bytes: u64, mut f: impl FnMut(&[u8])) {
+    /// Calls `f` with the idle buffers of `bytes` at `offset`, in order, and which of their bytes those are.
+    fn each_run(&self, offset: u64, bytes: u64, mut f: impl FnMut(&Buffer, Range<usize>)) {
         for (start, buffer) in &self.parts {
             let from = offset.max(*start);
             let to = (offset + bytes).min(start + buffer.len() as u64);
             if from < to {
-                f(&buffer[(from - start) as usize..(to - start) as usize]);
+                f(buffer, (from - start) as usize..(to - start) as usize);
             }
         }
     }
 
     /// Returns the checksum of `bytes` at `offset`, all of which must be idle.
     fn checksum(&self, offset: u64, bytes: u64) -> u32 {
-        if let [(0, buffer)] = &*self.parts {
+        if let [(0, buffer)] = &*self.parts
+            && !buffer.is_shared()
+        {
             return checksum::of(&buffer[offset as usize..(offset + bytes) as usize]);
         }
         let mut running = checksum::Running::new();
-        self.each_slice(offset, bytes, |slice| running.update(slice));
+        self.each_run(offset, bytes, |buffer, run| sum(buffer, run, &mut running));
         running.finish()
     }
 
@@ -337,9 +342,23 @@ impl Memory {
             let from = offset.max(*start);
             let to = (offset + bytes).min(*start + buffer.len() as u64);
             if from < to {
-                buffer[(from - *start) as usize..(to - *start) as usize].fill(0);
+                let run = (from - *start) as usize..(to - *start) as usize;
+                buffer.bytes_mut().slice(run).zero();
             }
         }
+    }
+}
+
+/// Adds bytes of a buffer to a checksum. Those that others may write are summed as copies.
+fn sum(buffer: &Buffer, run: Range<usize>, running: &mut checksum::Running) {
+    if !buffer.is_shared() {
+        return running.update(&buffer[run]);
+    }
+    let mut copy = [0; SUMMED_BYTES];
+    for at in run.clone().step_by(SUMMED_BYTES) {
+        let copy = &mut copy[..SUMMED_BYTES.min(run.end - at)];
+        buffer.bytes().read(at, copy);
+        running.update(copy);
     }
 }
 

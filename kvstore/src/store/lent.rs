@@ -25,7 +25,7 @@ const UNIT: usize = UNIT_BYTES as usize;
 impl Store {
     /// Registers memory of the caller's for requests, such as an engine's pinned pool of KV blocks, until the buffer and
     /// all its parts are dropped ([`Buffer::split_off`]). [`HostMemory::adopt`] takes memory that this process has
-    /// mapped. Blocks while the memory is pinned, during which the store's threads serve no one: register before serving.
+    /// mapped, `adopt_shared` memory that others write. Blocks while the memory is pinned, during which the store's threads serve no one: register before serving.
     ///
     /// The first device and every device reached through the kernel use it without a copy; data of another controller
     /// passes through the store's memory. On the kernel's paths, memory beyond the limit on locked memory is usable but
@@ -299,7 +299,7 @@ fn gather(from: &[Buffer], into: &mut [u8]) {
     let mut filled = 0;
     for part in from {
         let len = part.len().min(into.len() - filled);
-        into[filled..filled + len].copy_from_slice(&part[..len]);
+        part.bytes().read(0, &mut into[filled..filled + len]);
         filled += len;
     }
     assert_eq!(filled, into.len(), "the caller's memory has all of the object");
@@ -309,7 +309,7 @@ fn gather(from: &[Buffer], into: &mut [u8]) {
 fn copy(mut bytes: &[u8], into: &mut [Buffer]) {
     for buffer in into {
         let (now, later) = bytes.split_at(bytes.len().min(buffer.len()));
-        buffer[..now.len()].copy_from_slice(now);
+        buffer.bytes_mut().write(0, now);
         bytes = later;
     }
     assert!(bytes.is_empty(), "what is read fits in the caller's memory");

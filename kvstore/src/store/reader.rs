@@ -10,10 +10,12 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::io::{self, Seek, SeekFrom};
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+
+use adit_driver::sys::{SharedBytes, SharedBytesMut};
 
 use super::core::Core;
 use super::handle::Store;
@@ -31,7 +33,7 @@ const AHEAD: u64 = 2;
 /// Where the pieces of an object of one version come from.
 pub trait Pieces {
     /// The bytes of a range.
-    type Piece: Deref<Target = [u8]>;
+    type Piece;
     /// Why a request failed.
     type Unfinished: Into<Self::Error>;
     /// Why reading failed.
@@ -47,6 +49,9 @@ pub trait Pieces {
     /// # Errors
     /// Why it is not.
     fn wait(asked: Self::Asked) -> Result<Option<Self::Piece>, Self::Unfinished>;
+
+    /// Returns the bytes of a piece, which others may be able to write.
+    fn bytes(piece: &Self::Piece) -> SharedBytes<'_>;
 
     /// Returns whether it failed because the object has another version now.
     fn is_conflict(why: &Self::Error) -> bool;
@@ -184,18 +189,19 @@ impl<P: Pieces> Reader<P> {
         }
     }
 
-    /// Passes the next bytes to `into`, at most `room`, and returns how many; 0 at the end. Blocks until some are there.
+    /// Copies the next bytes to `into`, as many as it has room for, and returns how many; 0 at the end. Blocks until some
+    /// are there.
     ///
     /// # Errors
     /// As [`Reader::next`].
-    pub fn read_with(&mut self, room: usize, into: impl FnOnce(&[u8])) -> Result<usize, P::Error> {
-        if room > 0 && self.current.is_none() {
+    pub fn read_into(&mut self, into: SharedBytesMut<'_>) -> Result<usize, P::Error> {
+        if !into.is_empty() && self.current.is_none() {
             match self.next()? {
                 Some(piece) => self.keep(piece),
                 None => return Ok(0),
             }
         }
-        Ok(self.take(room, into).unwrap_or(0))
+        Ok(self.take(into))
     }
 
     /// Asks for what comes next, and for some behind it.
@@ -218,7 +224,7 @@ impl<P: Pieces> Reader<P> {
     ) -> Result<Option<P::Piece>, P::Error> {
         let gone = Error::Gone { at: self.at, bytes: self.object_bytes };
         let why = match answer.map_err(Into::into) {
-            Ok(Some(piece)) if piece.len() as u64 == bytes => {
+            Ok(Some(piece)) if P::bytes(&piece).len() as u64 == bytes => {
                 self.at += bytes;
                 self.has_failed = false;
                 return Ok(Some(piece));
@@ -253,23 +259,24 @@ impl<P: Pieces> Reader<P> {
         }
     }
 
-    /// Returns how many of the current piece's bytes fit in `room`, and passes them to `into`. `None` if there is no piece.
-    fn take(&mut self, room: usize, into: impl FnOnce(&[u8])) -> Option<usize> {
-        let (piece, taken) = self.current.as_mut()?;
-        let bytes = room.min(piece.len() - *taken);
-        into(&piece[*taken..*taken + bytes]);
+    /// Copies as many of the current piece's bytes as fit to `into`, and returns how many.
+    fn take(&mut self, mut into: SharedBytesMut<'_>) -> usize {
+        let Some((piece, taken)) = &mut self.current else { return 0 };
+        let piece = P::bytes(piece);
+        let bytes = into.len().min(piece.len() - *taken);
+        into.slice(0..bytes).copy_from(piece.slice(*taken..*taken + bytes));
         *taken += bytes;
         self.at += bytes as u64;
         if *taken == piece.len() {
             // Its memory goes to the next.
             self.current = None;
         }
-        Some(bytes)
+        bytes
     }
 
     /// Keeps a piece whose bytes are taken one after another.
     fn keep(&mut self, piece: P::Piece) {
-        self.at -= piece.len() as u64;
+        self.at -= P::bytes(&piece).len() as u64;
         self.current = Some((piece, 0));
     }
 }
@@ -280,8 +287,7 @@ fn failed<P: Pieces>(why: P::Error) -> io::Error {
 
 impl<P: Pieces> io::Read for Reader<P> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.read_with(into.len(), |bytes| into[..bytes.len()].copy_from_slice(bytes))
-            .map_err(failed::<P>)
+        self.read_into(into.into()).map_err(failed::<P>)
     }
 }
 
@@ -316,7 +322,11 @@ where
                 None => return Poll::Ready(Ok(())),
             }
         }
-        let _ = reader.take(into.remaining(), |bytes| into.put_slice(bytes));
+        let left =
+            reader.current.as_ref().map_or(0, |(piece, taken)| P::bytes(piece).len() - taken);
+        let room = into.remaining().min(left);
+        let read = reader.take(into.initialize_unfilled_to(room).into());
+        into.advance(read);
         Poll::Ready(Ok(()))
     }
 }
@@ -349,6 +359,10 @@ impl Pieces for StorePieces {
 
     fn wait(asked: Pending<Option<Value>>) -> Answer<Option<Value>> {
         asked.wait()
+    }
+
+    fn bytes(piece: &Value) -> SharedBytes<'_> {
+        (&piece[..]).into()
     }
 
     fn is_conflict(why: &Error) -> bool {

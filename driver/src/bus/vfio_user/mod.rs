@@ -6,19 +6,22 @@
 //!
 //! [`Bus::reset`] reconnects to a restarted server: see `reconnect.rs`.
 //!
-//! The server is not trusted: see `connection.rs`. One attack remains: a server that shrinks the file behind
-//! the mapped doorbells, which turns the next ring into a bus error. [`Options::map_doorbells`] turns the
-//! mapping off for servers not trusted that far.
+//! What the server says is not trusted: see `connection.rs`. What it writes to the memory that it is handed
+//! cannot be checked: a program promises that its servers keep to NVMe ([`trust_servers`]) before it connects.
+//! One attack remains: a server that shrinks the file behind the mapped doorbells, which turns the next ring
+//! into a bus error. [`Options::map_doorbells`] turns the mapping off for servers not trusted that far.
 
 mod areas;
 mod command;
 mod connection;
 mod describe;
 mod open;
+mod promise;
 mod reconnect;
 mod socket;
 pub(crate) mod wire;
 
+pub use self::promise::trust_servers;
 #[cfg(feature = "serve")]
 pub(crate) use self::socket::{connect, is_hung_up};
 
@@ -116,7 +119,7 @@ impl VfioUser {
     /// Connects to the server at `socket` with the default [`Options`].
     ///
     /// # Errors
-    /// [`Error::Refused`] if there is no vfio-user server of a PCI device.
+    /// [`Error::Refused`] if there is no vfio-user server of a PCI device, or before [`trust_servers`].
     pub fn open(socket: &Path) -> Result<Arc<VfioUser>> {
         VfioUser::open_with(socket, Options::default())
     }

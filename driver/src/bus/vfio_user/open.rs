@@ -14,7 +14,9 @@ use vfio_bindings::bindings::vfio::{
 
 use super::connection::{Answer, Connection};
 use super::describe::{self, Limits};
-use super::{ADDRESSES, Addresses, Options, PAGE, VfioUser, areas, command, in_words, wire};
+use super::{
+    ADDRESSES, Addresses, Options, PAGE, VfioUser, areas, command, in_words, promise, wire,
+};
 use crate::bus::clock::Clock;
 use crate::bus::iova::IovaSpace;
 use crate::bus::mapped::MappedRuns;
@@ -24,6 +26,7 @@ use crate::error::{Error, Result};
 /// Connects to the server at `socket`; see [`VfioUser::open_with`].
 pub(super) fn open(socket: &Path, options: Options) -> Result<VfioUser> {
     let name = format!("vfio-user:{}", socket.display());
+    promise::check(&name)?;
     let mut connection = Connection::connect(socket, options.deadline)
         .map_err(|why| connect_failed(&name, &why, options.deadline))?;
     let answer = describe_all(&mut connection)

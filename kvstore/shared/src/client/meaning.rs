@@ -88,8 +88,9 @@ pub(super) fn page(shared: &Arc<Shared>, ended: Ended) -> Answer<(Vec<Scanned>, 
     let (_, Ended { done, memory, .. }) = checked(ended)?;
     let next = (done.extra != SCAN_END).then_some(done.extra);
     let Memory::Pooled(span) = memory else { return Ok((Vec::new(), next)) };
-    let (mut found, mut rest) = (Vec::new(), &span[..]);
-    // A server that writes something else gives fewer objects.
+    // Of what a server still writes, only a copy can be read: one that is not a page has fewer objects.
+    let page = span.to_vec();
+    let (mut found, mut rest) = (Vec::new(), &page[..]);
     for _ in 0..done.value {
         let Some((object, behind)) = scanned(rest) else { break };
         found.push(object);

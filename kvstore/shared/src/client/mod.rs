@@ -30,7 +30,6 @@ mod streams;
 
 use std::fmt;
 use std::fs::File;
-use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -41,6 +40,7 @@ use adit_kvstore::layout::Layout;
 use adit_kvstore::shard::{Condition, Part, Stats};
 use adit_kvstore::store::Removed;
 use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
+use adit_shared::{SharedBytes, SharedBytesMut};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use zerocopy::FromBytes;
 
@@ -113,7 +113,7 @@ pub enum Data<'a> {
     Bytes(&'a [u8]),
     /// So many bytes that a function copies to the pool, for bytes to which there can be no reference because others
     /// may write them.
-    Copied(usize, &'a dyn Fn(&mut [u8])),
+    Copied(usize, &'a dyn Fn(SharedBytesMut<'_>)),
     /// The first bytes of shared memory, which comes back with the answer. Up to 4095 bytes of it are zeroed behind the
     /// object's end.
     Span(Span, u64),
@@ -218,6 +218,7 @@ impl Client {
         let connect = |why| Error::system(format!("connect to {}", path.display()), why);
         let stream = UnixStream::connect(path).map_err(connect)?;
         stream.set_read_timeout(Some(MESSAGE_MAX)).map_err(connect)?;
+        stream.set_write_timeout(Some(MESSAGE_MAX)).map_err(connect)?;
         let watched = stream.try_clone().map_err(connect)?;
         let bytes = ring::bytes(options.depth);
         let make = |why| Error::system("make the rings", why);
@@ -303,7 +304,7 @@ impl Client {
         match data {
             Data::Span(span, bytes) => Ok((Wish::Put { key, bytes, how }, self.lend(span)?)),
             Data::Bytes(bytes) => {
-                let copy = |into: &mut [u8]| into.copy_from_slice(bytes);
+                let copy = |mut into: SharedBytesMut<'_>| into.write(0, bytes);
                 self.make_copied(key, bytes.len(), &copy, how)
             }
             Data::Copied(bytes, copy) => self.make_copied(key, bytes, copy, how),
@@ -311,14 +312,20 @@ impl Client {
     }
 
     /// Makes a put of bytes in the pool, or of bytes that wait for room in it.
-    fn make_copied(&self, key: Key, bytes: usize, copy: &dyn Fn(&mut [u8]), how: How) -> Made {
+    fn make_copied(
+        &self,
+        key: Key,
+        bytes: usize,
+        copy: &dyn Fn(SharedBytesMut<'_>),
+        how: How,
+    ) -> Made {
         self.check_pool(bytes)?;
         let Some(mut span) = self.shared.with(|state| state.take_pooled(bytes)) else {
             let mut data = vec![0; bytes];
-            copy(&mut data);
+            copy(data.as_mut_slice().into());
             return Ok((Wish::PutBytes { key, data, how }, Memory::None));
         };
-        copy(&mut span[..bytes]);
+        copy(span.bytes_mut().slice(0..bytes));
         Ok((Wish::Put { key, bytes: bytes as u64, how }, Memory::Pooled(span)))
     }
 
@@ -623,7 +630,8 @@ impl fmt::Debug for Client {
     }
 }
 
-/// An object's bytes, verified against their checksums. The memory is the pool's and returns to it when this is dropped.
+/// An object's bytes, which the server verified against their checksums. The memory is the pool's and returns to it when
+/// this is dropped. As that of a [`Span`], it is read by copies.
 pub struct Value {
     shared: Arc<Shared>,
     /// Present until the drop.
@@ -637,19 +645,37 @@ impl Value {
     pub fn version(&self) -> Version {
         self.version
     }
-}
 
-impl Deref for Value {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.span.as_ref().expect("there until the drop")[..self.bytes]
+    /// Returns the object's length in bytes.
+    pub fn len(&self) -> usize {
+        self.bytes
     }
-}
 
-impl AsRef<[u8]> for Value {
-    fn as_ref(&self) -> &[u8] {
-        self
+    /// Returns whether the object has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.bytes == 0
+    }
+
+    /// Copies the bytes from `at` on to all of `into`.
+    ///
+    /// # Panics
+    /// If there are fewer.
+    pub fn read(&self, at: usize, into: &mut [u8]) {
+        self.bytes().read(at, into);
+    }
+
+    /// Returns a copy of the bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.bytes().to_vec()
+    }
+
+    /// Returns the bytes, to be copied to any memory.
+    pub fn bytes(&self) -> SharedBytes<'_> {
+        self.span().bytes().slice(0..self.bytes)
+    }
+
+    fn span(&self) -> &Span {
+        self.span.as_ref().expect("there until the drop")
     }
 }
 

@@ -3,15 +3,17 @@
 //! Of the threads that wait for answers, one sleeps on the doorbell, and the others on it: whichever wakes takes all
 //! answers.
 
+use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::time::{Duration, Instant};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
+use zerocopy::IntoBytes;
 
 use super::ClientOptions;
 use super::state::{Ended, State};
@@ -36,11 +38,49 @@ pub(super) type Hook = Box<dyn FnOnce(&str) + Send>;
 const GLANCE: Duration = Duration::from_micros(100);
 
 /// The socket, for one message at a time.
-pub(super) struct Control(Mutex<UnixStream>);
+pub(super) struct Control {
+    line: Mutex<Line>,
+    /// Regions to take back from the server, of which it has not been told.
+    dropped: Mutex<Vec<u64>>,
+}
+
+struct Line {
+    stream: UnixStream,
+    /// The rest of what has been said to the server in part, or not at all while it does not read.
+    unsent: Vec<u8>,
+}
 
 impl Control {
     pub(super) fn new(stream: UnixStream) -> Arc<Control> {
-        Arc::new(Control(Mutex::new(stream)))
+        let line = Mutex::new(Line { stream, unsent: Vec::new() });
+        Arc::new(Control { line, dropped: Mutex::default() })
+    }
+
+    /// Takes a region back from the server. Never waits: while the server does not read or another thread waits for an
+    /// answer, the server is told later.
+    fn take_back(&self, number: u64) {
+        self.dropped().push(number);
+        self.tell();
+    }
+
+    fn dropped(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Tells the server what regions were dropped, unless another thread has the socket, which does so afterwards.
+    fn tell(&self) {
+        while !self.dropped().is_empty() {
+            let mut line = match self.line.try_lock() {
+                Ok(line) => line,
+                Err(TryLockError::Poisoned(line)) => line.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            line.unshare(std::mem::take(&mut *self.dropped()));
+            if line.send_some().is_err() {
+                // The server is gone, and lets go of them with the client.
+                line.unsent.clear();
+            }
+        }
     }
 
     /// Sends a message and returns its answer. Without one, the connection ends.
@@ -48,18 +88,9 @@ impl Control {
     /// # Errors
     /// [`Error::Lost`] if the server is gone, [`Error::Refused`] if it refuses.
     pub(super) fn ask(&self, message: &Message, files: &[&std::fs::File]) -> Result<Message> {
-        let mut stream = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let answer = socket::exchange(&mut stream, message, files).map_err(|why| why.to_string());
-        let answer =
-            answer.and_then(|answer| match answer.matter() == Matter::of(message.matter) {
-                true => Ok(answer),
-                false => Err("it answered what was not asked".to_owned()),
-            });
-        let answer = answer.map_err(|why| {
-            // What comes late would be taken for the answer to the next message.
-            let _ = stream.shutdown(Shutdown::Both);
-            Error::Lost { why }
-        })?;
+        let answer = self.exchange(message, files);
+        self.tell();
+        let answer = answer?;
         match Code::of(answer.code) {
             Code::Done => Ok(answer),
             code => {
@@ -72,6 +103,65 @@ impl Control {
             }
         }
     }
+
+    fn exchange(&self, message: &Message, files: &[&std::fs::File]) -> Result<Message> {
+        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
+        // In the order in which it happened: what was dropped may make room for what is asked for.
+        line.unshare(std::mem::take(&mut *self.dropped()));
+        let sent = line.send_all();
+        let Line { stream, .. } = &mut *line;
+        let answer = sent.and_then(|()| socket::exchange(stream, message, files));
+        let answer = answer.map_err(|why| why.to_string());
+        let answer =
+            answer.and_then(|answer| match answer.matter() == Matter::of(message.matter) {
+                true => Ok(answer),
+                false => Err("it answered what was not asked".to_owned()),
+            });
+        answer.map_err(|why| {
+            // What comes late would be taken for the answer to the next message.
+            let _ = stream.shutdown(Shutdown::Both);
+            Error::Lost { why }
+        })
+    }
+}
+
+impl Line {
+    /// Adds messages that take regions back.
+    fn unshare(&mut self, numbers: Vec<u64>) {
+        for number in numbers {
+            let message = Message::new(Matter::Unshare, [number, 0, 0, 0]);
+            self.unsent.extend_from_slice(message.as_bytes());
+        }
+    }
+
+    /// Sends what the socket has room for.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn send_some(&mut self) -> io::Result<()> {
+        self.stream.set_nonblocking(true)?;
+        let sent = self.send_all();
+        self.stream.set_nonblocking(false)?;
+        match sent {
+            Err(why) if why.kind() == io::ErrorKind::WouldBlock => Ok(()),
+            sent => sent,
+        }
+    }
+
+    /// Sends all that has not been sent.
+    ///
+    /// # Errors
+    /// The system's error.
+    fn send_all(&mut self) -> io::Result<()> {
+        while !self.unsent.is_empty() {
+            match self.stream.write(&self.unsent) {
+                Ok(sent) => drop(self.unsent.drain(..sent)),
+                Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
+                Err(why) => return Err(why),
+            }
+        }
+        Ok(())
+    }
 }
 
 /// Takes a region back from the server when it is dropped.
@@ -82,9 +172,7 @@ pub(super) struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        let message = Message::new(Matter::Unshare, [self.number, 0, 0, 0]);
-        // If that fails, the server lets go of it with the client.
-        let _ = self.control.ask(&message, &[]);
+        self.control.take_back(self.number);
     }
 }
 

@@ -279,7 +279,7 @@ impl State {
         let room = whole(room).min(pool.bytes());
         let Some((_, mut span)) = pool.take_any(room) else { return false };
         if let Wish::PutBytes { data, how, key } = wish {
-            span[..data.len()].copy_from_slice(data);
+            span.write(0, data);
             *wish = Wish::Put { key: key.clone(), bytes: data.len() as u64, how: *how };
         }
         *memory = Memory::Pooled(span);

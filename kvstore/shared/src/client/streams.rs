@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::io::Read;
 use std::mem;
-use std::ops::{Deref, Range};
+use std::ops::Range;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -11,6 +11,7 @@ use std::task::{Context, Poll, ready};
 use adit_kvstore::shard::Part;
 use adit_kvstore::store::{Pieces, Reader, measured, step_bytes, unreadable};
 use adit_kvstore::{Key, UNIT_BYTES, Version, piece_bytes};
+use adit_shared::SharedBytes;
 
 use super::pending::{Answer, Pending};
 use super::shared::Shared;
@@ -18,6 +19,9 @@ use super::state::{Memory, Wish, whole};
 use super::{Client, PutWith, Value, meaning, plain, whole_seconds};
 use crate::error::{Error, Result, Unfinished};
 use crate::wire::{Ask, Code};
+
+/// Bytes that a reader gives at once, into memory that no other process has; few enough for a cache.
+const PASSED_BYTES: usize = 64 << 10;
 
 /// How an object is read.
 #[derive(Clone, Copy)]
@@ -58,18 +62,23 @@ pub struct ClientPieces {
     outline: Outline,
 }
 
-/// The bytes of a range, in memory of the client's pool.
+/// The bytes of a range, in memory of the client's pool, which are read by copies.
 pub struct Piece {
     value: Value,
     wanted: Range<usize>,
 }
 
-impl Deref for Piece {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
+impl Piece {
+    /// Returns the bytes, to be copied to any memory.
+    pub fn bytes(&self) -> SharedBytes<'_> {
         // A server that gives less than its object has gives a piece that is too short.
-        self.value.get(self.wanted.clone()).unwrap_or_default()
+        let end = self.wanted.end.min(self.value.len());
+        self.value.bytes().slice(self.wanted.start.min(end)..end)
+    }
+
+    /// Returns a copy of the bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.bytes().to_vec()
     }
 }
 
@@ -105,6 +114,10 @@ impl Pieces for ClientPieces {
 
     fn wait(Asked(pending, wanted): Asked) -> Answer<Option<Piece>> {
         Ok(pending.wait()?.map(|value| Piece { value, wanted }))
+    }
+
+    fn bytes(piece: &Piece) -> SharedBytes<'_> {
+        piece.bytes()
     }
 
     fn is_conflict(why: &Error) -> bool {
@@ -159,11 +172,16 @@ impl Client {
         let mut memory = self.allocate(2 * whole(step.min(bytes.max(1)) as usize))?;
         let other = memory.split_off(memory.len() / 2 / UNIT_BYTES as usize * UNIT_BYTES as usize);
         let (mut idle, mut last) = (vec![memory, other], None);
+        let mut passed = vec![0; PASSED_BYTES];
         let mut at = 0;
         while at < bytes {
             let len = step.min(bytes - at);
             let mut span = idle.pop().expect("one of two is idle");
-            from.read_exact(&mut span[..len as usize]).map_err(unreadable)?;
+            for place in (0..len as usize).step_by(PASSED_BYTES) {
+                let now = &mut passed[..PASSED_BYTES.min(len as usize - place)];
+                from.read_exact(now).map_err(unreadable)?;
+                span.write(place, now);
+            }
             let wish = Wish::Fill { writer: writer.number, offset: at, bytes: len };
             let next = self.submit(Ok((wish, Memory::Lent(span))), meaning::filled);
             if let Some(before) = last.replace(next) {

@@ -290,13 +290,13 @@ impl Desk {
     ///
     /// # Errors
     /// Why it stays.
-    pub(super) fn remove_region(&self, number: u64) -> Result<(), (Code, &'static str)> {
+    pub(super) fn remove_region(&self, number: u64) -> Result<(), &'static str> {
         let mut state = self.lock();
         let place = usize::try_from(number).ok().and_then(|number| state.regions.get_mut(number));
         let region = place.filter(|region| region.is_some());
-        let region = region.ok_or((Code::Malformed, "there is no such region of memory"))?;
+        let region = region.ok_or("there is no such region of memory")?;
         if !region.as_ref().is_some_and(|region| region.pieces.is_whole()) {
-            return Err((Code::InUse, "a request in progress has some of this memory"));
+            return Err("a request in progress has some of it");
         }
         let removed = region.take();
         // Unmapping may take a while.
@@ -536,7 +536,7 @@ impl Flight {
             }),
             Flight::Scan(pending, buffer) => {
                 let ended = ended(pending, tag, context, |page| {
-                    Ended::of(page::written(tag, &page, buffer.as_deref_mut().unwrap_or_default()))
+                    Ended::of(page::written(tag, &page, buffer.as_mut()))
                 })?;
                 let memory = buffer.take().map_or(AnyBuffer::None, AnyBuffer::One);
                 Some(Ended { memory, ..ended })

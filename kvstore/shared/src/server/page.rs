@@ -1,5 +1,6 @@
 //! Pages of a scan and of removals, as they are written to a client's memory.
 
+use adit_driver::Buffer;
 use adit_kvstore::KEY_BYTES_MAX;
 use adit_kvstore::store::{ObjectInfo, Removed};
 
@@ -14,16 +15,17 @@ pub(super) fn objects_max(bytes: usize) -> usize {
 }
 
 /// Writes a page to `memory`, which has room for it, and answers with its number of objects.
-pub(super) fn written(tag: u64, (found, next): &Page, memory: &mut [u8]) -> Done {
-    let mut rest = memory;
+pub(super) fn written(tag: u64, (found, next): &Page, memory: Option<&mut Buffer>) -> Done {
+    let mut page = Vec::new();
     for info in found {
         let key = info.key.as_bytes();
-        let (now, later) = rest.split_at_mut(SCANNED_BYTES + key.len());
-        now[..8].copy_from_slice(&info.bytes.to_le_bytes());
-        now[8..16].copy_from_slice(&info.version.0.to_le_bytes());
-        now[16..SCANNED_BYTES].copy_from_slice(&(key.len() as u16).to_le_bytes());
-        now[SCANNED_BYTES..].copy_from_slice(key);
-        rest = later;
+        page.extend(info.bytes.to_le_bytes());
+        page.extend(info.version.0.to_le_bytes());
+        page.extend((key.len() as u16).to_le_bytes());
+        page.extend(key);
+    }
+    if let Some(memory) = memory {
+        memory.bytes_mut().write(0, &page);
     }
     Done::new(tag, Code::Done, found.len() as u64, next.unwrap_or(SCAN_END))
 }

@@ -200,6 +200,10 @@ impl<'a> Session<'a> {
                         close_elsewhere(files);
                         return Err(End::TurnedAway);
                     }
+                    if matter == Matter::Unshare {
+                        self.unshare(message.numbers[0], files)?;
+                        continue;
+                    }
                     let answer = match self.handle(matter, &message, files) {
                         Ok(numbers) => self.answer_of(matter, numbers),
                         Err((code, why)) => {
@@ -254,9 +258,8 @@ impl<'a> Session<'a> {
         let number = message.numbers[0];
         match matter {
             Matter::Share => self.share(number, files),
-            Matter::Unshare => self.unshare(number),
             Matter::Layout => self.layout(message.numbers),
-            Matter::Greet | Matter::Stats => Ok([0; 4]),
+            Matter::Greet | Matter::Unshare | Matter::Stats => Ok([0; 4]),
         }
     }
 
@@ -391,13 +394,18 @@ impl<'a> Session<'a> {
         Ok([number.into(), 0, 0, 0])
     }
 
-    fn unshare(&mut self, number: u64) -> Result<[u64; 4], (Code, String)> {
+    /// Lets go of a region. The client does not wait for an answer, so one that names another breaks a rule.
+    fn unshare(&mut self, number: u64, files: Vec<File>) -> Result<(), End> {
+        if !files.is_empty() {
+            close_elsewhere(files);
+        }
         let Some(Greeted { desk, .. }) = &self.greeted else {
-            unreachable!("checked by the caller")
+            return Err(End::Expelled("greet first".to_owned()));
         };
-        desk.remove_region(number).map_err(|(code, why)| (code, why.to_owned()))?;
+        let removed = desk.remove_region(number);
+        removed.map_err(|why| End::Expelled(format!("it takes back memory: {why}")))?;
         self.shared_bytes -= std::mem::take(&mut self.regions_bytes[number as usize]);
-        Ok([0; 4])
+        Ok(())
     }
 
     fn layout(&mut self, numbers: [u64; 4]) -> Result<[u64; 4], (Code, String)> {

@@ -73,7 +73,9 @@ fn step(client: &Client, random: &mut Random, number: u64, mut span: Span) -> Sp
     let version = random.below(1 << 20);
     match random.below(16) {
         0..5 => {
-            let bytes = write(number, version, &mut span);
+            let mut object = vec![0; BYTES_MAX];
+            let bytes = write(number, version, &mut object);
+            span.write(0, &object[..bytes]);
             let data = adit_kvshare::client::Data::Span(span, bytes as u64);
             let put = client.put(key(number), data).wait().expect("put");
             return put.memory.expect("what was lent");
@@ -81,7 +83,7 @@ fn step(client: &Client, random: &mut Random, number: u64, mut span: Span) -> Sp
         5..10 => {
             let read = client.get_into(key(number), Part::All, span).wait().expect("got");
             if let Some(bytes) = read.bytes {
-                check(number, &read.memory[..bytes as usize]);
+                check(number, &read.memory.to_vec()[..bytes as usize]);
             }
             return read.memory;
         }
@@ -89,7 +91,7 @@ fn step(client: &Client, random: &mut Random, number: u64, mut span: Span) -> Sp
             let gets = client.get_many((0..8).map(|at| key((number + at) % OBJECTS)));
             for (at, value) in (0..).zip(gets) {
                 if let Some(value) = value.wait().expect("got") {
-                    check((number + at) % OBJECTS, &value);
+                    check((number + at) % OBJECTS, &value.to_vec());
                 }
             }
         }

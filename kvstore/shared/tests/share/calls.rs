@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use adit_kvshare::client::{Data, PutWith};
 use adit_kvshare::wire::Code;
-use adit_kvshare::{ClientOptions, Error, Options, Span};
+use adit_kvshare::{ClientOptions, Error, Options, SharedBytesMut, Span};
 use adit_kvstore::Key;
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::Part;
@@ -33,6 +33,7 @@ on_each_path!(
     objects_are_removed_by_their_prefix,
     layers_of_kv_blocks_are_read,
     parts_that_cannot_be_are_refused_with_the_memory,
+    spans_that_begin_anywhere_are_written_and_read,
 );
 
 /// Cuts shared memory into slots.
@@ -67,12 +68,12 @@ fn plain_bytes_of_any_length_come_back(rig: &Rig) {
         assert_eq!(client.length(key(number)).wait().expect("asked"), Some(bytes as u64));
         // The first get of a longer object than the last has too little memory at first.
         let value = client.get(key(number)).wait().expect("got").expect("a hit");
-        assert!(value[..] == object, "{bytes} bytes");
-        let copy = |into: &mut [u8]| into.copy_from_slice(&object);
+        assert!(value.to_vec() == object, "{bytes} bytes");
+        let copy = |mut into: SharedBytesMut<'_>| into.write(0, &object);
         let copied = client.put(key(number + 100), Data::Copied(bytes, &copy)).wait();
         assert!(copied.expect("put").is_stored);
         let value = client.get(key(number + 100)).wait().expect("got").expect("a hit");
-        assert!(value[..] == object, "{bytes} bytes that a function copied");
+        assert!(value.to_vec() == object, "{bytes} bytes that a function copied");
     }
     assert!(client.get(key(99)).wait().expect("got").is_none());
     assert_eq!(client.length(key(99)).wait().expect("asked"), None);
@@ -92,13 +93,13 @@ fn shared_memory_goes_to_the_drive_and_back_without_a_copy(rig: &Rig) {
     let client = rig.client();
     let slots = slots(client.allocate(1 << 20).expect("memory"), 128 << 10);
     for (number, mut slot) in (0..).zip(slots) {
-        slot.copy_from_slice(&data(number, 0, 128 << 10));
+        slot.write(0, &data(number, 0, 128 << 10));
         let put = client.put(key(number), slot).wait().expect("put");
         let mut slot = put.memory.expect("what was lent");
-        slot.fill(0);
+        slot.bytes_mut().zero();
         let read = client.get_into(key(number), Part::All, slot).wait().expect("got");
         assert_eq!(read.bytes, Some(128 << 10));
-        assert!(read.memory[..] == data(number, 0, 128 << 10));
+        assert!(read.memory.to_vec() == data(number, 0, 128 << 10));
     }
     let (stats, serving) = client.stats().expect("counted");
     assert_eq!((stats.copied_bytes, stats.puts, stats.hits), (0, 8, 8));
@@ -117,7 +118,7 @@ fn batches_of_more_than_the_ring_and_the_pool_hold_all_end(rig: &Rig) {
     let there = there.into_iter().map(|it| it.wait().expect("asked"));
     assert_eq!(there.filter(|there| *there).count(), 100);
     for (value, object) in client.get_many((0..100).map(key)).into_iter().zip(&objects) {
-        assert!(value.wait().expect("got").expect("a hit")[..] == object[..]);
+        assert!(value.wait().expect("got").expect("a hit").to_vec() == object[..]);
     }
     drop(client);
     rig.until_nothing_is_left();
@@ -129,10 +130,10 @@ fn clients_see_each_others_objects_and_the_stores(rig: &Rig) {
         let (one, other) = (&clients[number as usize % 2], &clients[(number as usize + 1) % 2]);
         one.put(key(number), &data(number, 1, 9000)).wait().expect("put");
         let value = other.get(key(number)).wait().expect("got").expect("a hit");
-        assert!(value[..] == data(number, 1, 9000));
+        assert!(value.to_vec() == data(number, 1, 9000));
         other.put(key(number), &data(number, 2, 7000)).wait().expect("replaced");
         let value = one.get(key(number)).wait().expect("got").expect("a hit");
-        assert!(value[..] == data(number, 2, 7000));
+        assert!(value.to_vec() == data(number, 2, 7000));
     }
     let value = rig.store.get(key(7)).wait().expect("got").expect("a hit");
     assert!(value[..] == data(7, 2, 7000));
@@ -206,7 +207,7 @@ fn layers_of_kv_blocks_are_read(rig: &Rig) {
     for (number, read) in client.get_many_into(gets).into_iter().enumerate() {
         let read = read.wait().expect("got");
         assert_eq!(read.bytes, Some(run as u64));
-        assert!(read.memory[..] == blocks[number][2 * run..3 * run], "block {number}");
+        assert!(read.memory.to_vec() == blocks[number][2 * run..3 * run], "block {number}");
     }
 }
 
@@ -234,10 +235,43 @@ fn parts_that_cannot_be_are_refused_with_the_memory(rig: &Rig) {
     let memory = refused.memory.expect("what was lent");
     let read = client.get_into(key(1), Part::All, memory).wait().expect("got");
     assert_eq!(read.bytes, Some(10_000));
-    assert!(read.memory[..10_000] == data(1, 0, 10_000));
+    assert!(read.memory.to_vec()[..10_000] == data(1, 0, 10_000));
     let refused = client.put(key(2), adit_kvshare::client::Data::Span(read.memory, 1 << 20));
     let refused = refused.wait().expect_err("more bytes than memory");
     assert_eq!(refused.error.code(), Some(Code::Malformed));
+}
+
+/// What the store copies of them it reads as the client writes it, at any time.
+fn spans_that_begin_anywhere_are_written_and_read(rig: &Rig) {
+    let client = rig.client();
+    let mut pool = client.allocate(1 << 20).expect("memory");
+    let mut odd = pool.split_off(100);
+    let rest = odd.split_off(300_000);
+    odd.write(0, &data(1, 0, 300_000));
+    let put = client.put(key(1), odd).wait().expect("put");
+    let mut odd = put.memory.expect("what was lent");
+    odd.bytes_mut().zero();
+    let read = client.get_into(key(1), Part::All, odd).wait().expect("got");
+    assert!(read.memory.to_vec() == data(1, 0, 300_000));
+    let beside = [pool.to_vec(), rest.to_vec()].concat();
+    assert!(beside.iter().all(|byte| *byte == 0), "its neighbours stay");
+    assert!(rig.store.get(key(1)).wait().expect("got").expect("a hit")[..] == data(1, 0, 300_000));
+    assert_eq!(rig.store.stats().wait().expect("counted").misses_corrupt, 0);
+}
+
+#[test]
+fn objects_of_the_tier_are_read_into_spans() {
+    let rig = Rig::tiered();
+    let client = rig.client();
+    client.put(key(1), &data(1, 0, 70_000)).wait().expect("put");
+    let mut span = client.allocate(128 << 10).expect("memory");
+    for _ in 0..20 {
+        span.bytes_mut().zero();
+        let read = client.get_into(key(1), Part::All, span).wait().expect("got");
+        assert!(read.memory.to_vec()[..70_000] == data(1, 0, 70_000));
+        span = read.memory;
+    }
+    assert!(rig.store.stats().wait().expect("counted").tier_hits > 0, "the tier has it");
 }
 
 #[test]

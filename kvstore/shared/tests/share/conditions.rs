@@ -35,7 +35,7 @@ fn of_increments_by_several_clients_none_is_lost() {
                     let (number, condition) =
                         value.as_ref().map_or((0, Condition::Absent), |value| {
                             let number =
-                                u64::from_le_bytes(value[..].try_into().expect("a number"));
+                                u64::from_le_bytes(value.to_vec().try_into().expect("a number"));
                             (number, Condition::Version(value.version()))
                         });
                     let bytes = (number + 1).to_le_bytes();
@@ -53,7 +53,7 @@ fn of_increments_by_several_clients_none_is_lost() {
         }
     });
     let value = clients[0].get(key(1)).wait().expect("got").expect("a hit");
-    assert_eq!(value[..], 120u64.to_le_bytes());
+    assert_eq!(value.to_vec(), 120u64.to_le_bytes());
 }
 
 #[test]
@@ -80,7 +80,7 @@ fn a_client_sees_versions_and_its_reads_and_removals_name_them() {
     let read = client.get_into_if(key(1), Part::Bytes(0..131_072), into, second).wait();
     let read = read.expect("read");
     assert_eq!((read.bytes, read.version), (Some(131_072), Some(second)));
-    assert_eq!(read.memory[..131_072], data(1, 1, 300_000)[..131_072]);
+    assert_eq!(read.memory.to_vec()[..131_072], data(1, 1, 300_000)[..131_072]);
     let refused = client.delete_if(key(1), first).wait().expect_err("replaced");
     assert_eq!(found(&refused), Some(second));
     assert!(client.delete_if(key(1), second).wait().expect("removed"));

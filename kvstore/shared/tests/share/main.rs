@@ -6,6 +6,7 @@ mod dead;
 mod hostile;
 mod limits;
 mod lost;
+mod peer;
 mod raw;
 mod removals;
 mod rig;

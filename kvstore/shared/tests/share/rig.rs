@@ -56,6 +56,12 @@ impl Rig {
         Rig::new(SOFT.to_owned(), None, options, OpenOptions::default())
     }
 
+    /// Serves a store in memory with a memory tier.
+    pub(crate) fn tiered() -> Rig {
+        let open = OpenOptions { tier_bytes: 256 << 20, ..OpenOptions::default() };
+        Rig::new(SOFT.to_owned(), None, Options::default(), open)
+    }
+
     /// Serves a store in memory whose thread dies of its first object.
     pub(crate) fn dying() -> Rig {
         let custom_policy = Some(PolicyMaker::new(|_| Box::new(Fatal)));
@@ -205,7 +211,7 @@ impl Drop for Rig {
     }
 }
 
-fn scratch() -> PathBuf {
+pub(crate) fn scratch() -> PathBuf {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let name = format!("adit-share-{}-{number}", std::process::id());

@@ -28,7 +28,7 @@ fn threads_of_a_process_share_a_client() {
                     let (number, object) = (thread * 1000 + number, data(thread, number, 5000));
                     client.put(key(number), &object).wait().expect("put");
                     let value = client.get(key(number)).wait().expect("got").expect("a hit");
-                    assert!(value[..] == object[..]);
+                    assert!(value.to_vec() == object[..]);
                 }
             });
         }
@@ -222,7 +222,7 @@ fn requests_that_are_given_up_give_their_memory_back() {
     // Only with all of the pool back there is room for this.
     let large = data(77, 0, 64 << 10);
     client.put(key(77), &large).wait().expect("put");
-    assert!(client.get(key(77)).wait().expect("got").expect("a hit")[..] == large[..]);
+    assert!(client.get(key(77)).wait().expect("got").expect("a hit").to_vec() == large[..]);
 }
 
 /// Returns the processor time that this thread has used.

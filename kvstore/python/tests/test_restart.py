@@ -29,7 +29,11 @@ from test_lmcache_plugin import Make, chunk
 from test_lmcache_plugin import make as plugins
 from test_lmcache_plugin import store as store_chunks
 from test_vllm import KEYS as CHUNKS
+from test_vllm import ROW as TOLD_ROW
 from test_vllm import ask, finished, job
+from test_vllm_events import KEYS as TOLD
+from test_vllm_events import ON, Told
+from test_vllm_events import store as store_told
 
 import adit
 from adit.lmcache import Connector
@@ -584,6 +588,53 @@ def test_adapters_find_their_blocks_after_each_of_ten_restarts(
     assert count(caplog, LOST) == 50 and len(caplog.records) == 100, "two lines for each loss"
     for adapter in (connector, storage, cache, plugin):
         adapter.close()
+    tier.shutdown()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_events_tell_what_a_server_that_was_started_again_has(
+    server: Restarting, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    engines.vllm(monkeypatch)
+    rows = pool(64, TOLD_ROW)
+    rows[:] = noise(64, TOLD_ROW)
+    tier = importlib.import_module("adit.vllm").AditTier(
+        offloading_spec=engines.vllm_spec(**ON),
+        primary_kv_view=rows.data,
+        tier_type="AditTier",
+        target=server.engines_target,
+        enable_kv_events=True,
+    )
+    told, names = Told(tier), {key: tier._space + key for key in TOLD}
+    store_told(tier, 1, TOLD)
+    told.until(there := set(TOLD))
+    for life in range(3):
+        told.settle()
+        cursor = tier._announced._cursor
+        tier.store.commit()
+        server.now.end(how)
+        gone = TOLD[8 * life : 8 * life + 4]
+        with adit.Store(server.target) as store:
+            store.delete_many([names[key] for key in gone])
+        told.settle()
+        assert told.blocks == there, "nothing is known of a lost store"
+        server.start()
+        until(lambda: is_there(lambda: tier.store.exists("none")))
+        assert tier.store.removals(cursor)[2], "its place is none of the new server's"
+        told.until(there := there - set(gone))
+        told.settle()
+        # And of what goes from then on.
+        later = TOLD[8 * life + 4 : 8 * life + 6]
+        tier.store.delete_many([names[key] for key in later])
+        told.until(there := there - set(later))
+        store_told(tier, 2 + life, gone[:2])
+        told.until(there := there | set(gone[:2]))
+    with adit.connect(server.socket) as other:
+        for number in range(150):
+            other.put(f"other {number}", bytes(1 << 20))
+        there = {key for key in there if other.exists(names[key])}
+        assert len(there) < 50, "some were evicted"
+        told.until(there)
     tier.shutdown()
 
 

@@ -332,14 +332,14 @@ def test_readers_go_on_if_their_object_is_the_same(server: Restarting, client: a
 
 def test_a_stream_that_is_cut_off_stores_nothing(server: Restarting, client: adit.Client) -> None:
     def pieces() -> Iterator[bytes]:
-        yield bytes(20 << 20)
+        yield bytes(10 << 20)
         server.restart()
-        yield bytes(20 << 20)
+        yield bytes(10 << 20)
 
     with pytest.raises(adit.LostError):
-        client.put_from("long", pieces(), 40 << 20)
+        client.put_from("long", pieces(), 20 << 20)
     until(lambda: is_there(lambda: client.get("none")))
-    assert client.exists("long") is False and client.put_from("long", [bytes(40 << 20)])
+    assert client.exists("long") is False and client.put_from("long", [bytes(20 << 20)])
 
 
 def test_leases_of_a_lost_server_are_gone(server: Restarting, client: adit.Client) -> None:

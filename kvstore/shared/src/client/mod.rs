@@ -15,9 +15,9 @@
 //!
 //! **A lost server.** A client whose server is lost stays lost: its requests fail with [`Error::Lost`], those in flight
 //! too. [`Client::when_lost`] says when; connect anew, and again until a server listens. Layouts, leases, readers and what
-//! was not stored yet are of the old connection, and end with it: another refuses its layouts. Its memory stays mapped
-//! while there are spans of it, and [`Client::adopt`] shares those with the new server. Spans of requests that the old one
-//! had do not come back, because its devices may still write them.
+//! was not stored yet are of the old connection, and end with it: another refuses its layouts. So are its spans, whose
+//! memory stays mapped while there are some, and which no other server can map: allocate anew. Spans of requests that the
+//! old one had do not come back, because its devices may still write them.
 //!
 //! A process that forks must not use the client in the child.
 
@@ -53,7 +53,7 @@ use crate::memory::{self, Region, Span};
 use crate::ring::{self, Rings, Sleep};
 use crate::wire::{Ask, Matter, Message, Serving, VERSION, layout_numbers};
 use pending::Meaning;
-use shared::{Control, Shared};
+use shared::{Control, Registration, Shared};
 use state::{How, Listed, Memory, State, Wish};
 
 /// Memory for a page of a list.
@@ -258,9 +258,11 @@ impl Client {
             mapping.enlarge();
             mapping.populate().map_err(make)?;
         }
-        let (place, registration) = self.share(&file, bytes)?;
+        let answer = self.ask(&Message::new(Matter::Share, [bytes, 0, 0, 0]), &[&file])?;
+        let (control, number) = (Arc::clone(&self.shared.control), answer.numbers[0]);
+        let registration = Box::new(Registration { control, number });
         let mapping = mapping.map_or_else(map, Ok)?;
-        Ok(Region::span((file, mapping), place, Box::new(registration)))
+        Ok(Region::span(mapping, (self.shared.number, number as u32), registration))
     }
 
     /// Stores an object, replacing one with the same key.

@@ -2,11 +2,14 @@
 
 use std::fs::File;
 
+use adit_kvstore::shard::Stats;
+use zerocopy::FromBytes;
+
 use super::state::Memory;
 use super::{Client, PutWith};
 use crate::error::{Error, Result, Unfinished};
 use crate::memory::Span;
-use crate::wire::Message;
+use crate::wire::{Matter, Message, Serving};
 
 impl Client {
     /// Fails if the server is lost, before anything is made for it.
@@ -23,6 +26,19 @@ impl Client {
             self.shared.lose(why);
         }
         answer
+    }
+
+    /// Returns the counters of the store and of the server, and waits for them.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the server is gone.
+    pub fn stats(&self) -> Result<(Stats, Serving)> {
+        let answer = self.ask(&Message::new(Matter::Stats, [0; 4]), &[])?;
+        let read = <[u64; Stats::FIELDS]>::read_from_prefix(answer.body()).ok();
+        let read =
+            read.and_then(|(fields, rest)| Some((fields, Serving::read_from_bytes(rest).ok()?)));
+        let lost = || Error::Lost { why: "it counts what this version does not".to_owned() };
+        read.map(|(fields, serving)| (Stats::of_fields(fields), serving)).ok_or_else(lost)
     }
 
     /// Calls `then` once the server is lost, with the reason, on the thread that notices: one that makes a request, waits

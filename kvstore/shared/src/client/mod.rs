@@ -38,11 +38,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_kvstore::layout::Layout;
-use adit_kvstore::shard::{Condition, Part, Stats};
+use adit_kvstore::shard::{Condition, Part};
 use adit_kvstore::store::Removed;
 use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use zerocopy::FromBytes;
 
 pub use pending::{Answer, Pending};
 pub use streams::{ClientPieces, Piece};
@@ -51,7 +50,7 @@ use crate::error::{Error, Result, Unfinished};
 use crate::mapping::{LARGE, Mapping, PAGE};
 use crate::memory::{self, Region, Span};
 use crate::ring::{self, Rings, Sleep};
-use crate::wire::{Ask, Matter, Message, Serving, VERSION, layout_numbers};
+use crate::wire::{Ask, Matter, Message, VERSION, layout_numbers};
 use pending::Meaning;
 use shared::{Control, Registration, Shared};
 use state::{How, Listed, Memory, State, Wish};
@@ -495,19 +494,6 @@ impl Client {
         let message = Message::new(Matter::Layout, layout_numbers(&layout));
         let answer = self.ask(&message, &[])?;
         Ok(SharedLayout { place: (self.shared.number, answer.numbers[0] as u32), layout })
-    }
-
-    /// Returns the counters of the store and of the server, and waits for them.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the server is gone.
-    pub fn stats(&self) -> Result<(Stats, Serving)> {
-        let answer = self.ask(&Message::new(Matter::Stats, [0; 4]), &[])?;
-        let read = <[u64; Stats::FIELDS]>::read_from_prefix(answer.body()).ok();
-        let read =
-            read.and_then(|(fields, rest)| Some((fields, Serving::read_from_bytes(rest).ok()?)));
-        let lost = || Error::Lost { why: "it counts what this version does not".to_owned() };
-        read.map(|(fields, serving)| (Stats::of_fields(fields), serving)).ok_or_else(lost)
     }
 
     /// Takes the answers that have arrived, for an event loop; see the module's documentation. Wakes their futures.

@@ -98,9 +98,10 @@ fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
 /// Clients trust each other with objects: any may replace or delete any. Calls from other threads go on while one waits.
 /// After a fork only the parent can use it.
 ///
-/// A connection that comes back from the loss of its server (see ``connect``) has its layouts and its memory, whose bytes
-/// stay as they are. Buffers that a request had then are copied from then on. Leases are gone; a reader goes on if its
-/// object has the same version, and else raises ``ConflictError``. ``put_from`` stores nothing then.
+/// A connection that comes back from the loss of its server (see ``connect``) has its layouts. Memory of ``allocate`` keeps
+/// its bytes, and is copied from then on, which is logged: allocate anew where ``times_connected`` has changed. Leases are
+/// gone; a reader goes on if its object has the same version, and else raises ``ConflictError``. ``put_from`` stores nothing
+/// then.
 #[pyclass(frozen, module = "adit", extends = Calls)]
 pub(crate) struct Client {
     connection: Arc<Connection>,
@@ -108,6 +109,12 @@ pub(crate) struct Client {
 
 #[pymethods]
 impl Client {
+    /// How often it has connected: 1 at first, and one more each time that it came back.
+    #[getter]
+    fn times_connected(&self, py: Python<'_>) -> PyResult<u64> {
+        Ok(self.connection.link(py)?.era + 1)
+    }
+
     /// Make memory that is shared with the server, which registers it with the store.
     ///
     /// Parameters
@@ -137,7 +144,7 @@ impl Client {
         let link = self.connection.link(py)?;
         let held = py.detach(|| link.allocate(nbytes));
         let held = held.map_err(|why| errors::of_shared(py, &why))?;
-        let address = held.start();
+        let address = held.start;
         let memory = Bound::new(py, Memory::new(held))?;
         py.import("adit._shared")?.getattr("view")?.call1((memory, address, nbytes))
     }

@@ -25,18 +25,8 @@ pub(crate) struct Loan<M> {
 impl<M: Divide> Lending<M> {
     /// Wraps all of the memory at the address `start`.
     pub(crate) fn new(start: usize, all: M) -> Arc<Lending<M>> {
-        Lending::of(start, Pieces::new(all))
-    }
-
-    /// Wraps the idle runs of memory at the address `start`.
-    pub(crate) fn of(start: usize, idle: Pieces<M>) -> Arc<Lending<M>> {
-        let (len, idle) = (idle.bytes(), Mutex::new(Some(idle)));
+        let (len, idle) = (all.bytes(), Mutex::new(Some(Pieces::new(all))));
         Arc::new(Lending { start, len, idle })
-    }
-
-    /// Lends no more, and returns the runs that no request has. The others come back to nothing.
-    pub(crate) fn end(&self) -> Option<Pieces<M>> {
-        self.idle().take()
     }
 
     fn idle(&self) -> MutexGuard<'_, Option<Pieces<M>>> {

@@ -29,10 +29,11 @@ pub(crate) struct Link {
     pub(crate) client: Client,
     /// Among the connections of this process.
     pub(crate) number: u64,
-    /// How often it was connected again. Regions and layouts are known to the server of one era.
+    /// How often it was connected again. Layouts are known to the server of one era.
     pub(crate) era: u64,
     /// Bytes copied between buffers and the client's pool.
     pub(crate) copied: Arc<AtomicU64>,
+    /// The memory that its server has.
     held: Arc<Mutex<Vec<Weak<Held>>>>,
     /// Takes answers for queues, once there is one.
     reaper: Arc<Mutex<Option<Arc<Reaper>>>>,
@@ -48,26 +49,21 @@ impl Link {
     }
 
     /// Returns the link over a new connection, in the place of this one, whose server is lost: with a pool if it had one,
-    /// for which requests are not to wait, and with its memory.
+    /// for which requests are not to wait, and without its memory, which no other server can map.
     ///
     /// # Errors
-    /// As [`Client::make_pool`]; [`Error::Lost`] if the new server is lost meanwhile.
+    /// As [`Client::make_pool`].
     pub(crate) fn again(&self, client: Client) -> Result<Link> {
-        let link = Link { client, era: self.era + 1, ..self.clone() };
         if self.client.has_pool() {
-            link.client.make_pool()?;
+            client.make_pool()?;
         }
-        let held: Vec<_> = link.held().iter().filter_map(Weak::upgrade).collect();
-        for held in held {
-            match held.renew(&link.client, link.era) {
-                Err(why @ Error::Lost { .. }) => return Err(why),
-                Err(why) => {
-                    tracing::warn!("buffers of Client.allocate are copied from now on: {why}")
-                }
-                Ok(()) => {}
-            }
+        if self.held().iter().any(|held| held.strong_count() > 0) {
+            tracing::warn!(
+                "memory of Client.allocate from before the loss of the server is copied from now on: allocate anew for \
+                 transfers without a copy"
+            );
         }
-        Ok(link)
+        Ok(Link { client, era: self.era + 1, held: Arc::default(), ..self.clone() })
     }
 
     fn held(&self) -> MutexGuard<'_, Vec<Weak<Held>>> {
@@ -79,7 +75,7 @@ impl Link {
     /// # Errors
     /// As [`Client::allocate`].
     pub(crate) fn allocate(&self, bytes: usize) -> Result<Arc<Held>> {
-        let made = Held::new(self.era, self.client.allocate(bytes)?);
+        let made = Held::new(self.client.allocate(bytes)?);
         let mut held = self.held();
         held.retain(|held| held.strong_count() > 0);
         held.push(Arc::downgrade(&made));
@@ -145,7 +141,7 @@ impl Way for Link {
     fn lend(&self, view: &View) -> Option<(Span, Loan<Span>)> {
         // Whichever of them is the last to have its memory tells the server so: without the lock.
         let held: Vec<_> = self.held().iter().filter_map(Weak::upgrade).collect();
-        held.iter().find_map(|held| held.lending(self.era)?.take(view.address(), view.len()))
+        held.iter().find_map(|held| held.lending.take(view.address(), view.len()))
     }
 
     fn fetch(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<Option<Value>>> {

@@ -19,24 +19,32 @@ import engines
 import numpy as np
 import pytest
 from conftest import Rows, Served, noise, pool, until
-from engines import HiCacheStorageConfig, HostPool, Llama, LookupResult, ReqContext
+from engines import HiCacheStorageConfig, HostPool, Llama, LookupResult, ObjectKey, ReqContext
 from test_futures import drain
 from test_llama_cpp import same, state
 from test_lmcache import KEYS as BLOCKS
 from test_lmcache import end, views
+from test_lmcache_l2 import leased, load, look_up
+from test_lmcache_l2 import store as store_blocks
 from test_lmcache_plugin import KEYS as WHOLE
 from test_lmcache_plugin import Make, chunk
 from test_lmcache_plugin import make as plugins
 from test_lmcache_plugin import store as store_chunks
 from test_vllm import KEYS as CHUNKS
+from test_vllm import ROW as TOLD_ROW
 from test_vllm import ask, finished, job
+from test_vllm_events import KEYS as TOLD
+from test_vllm_events import ON, Told
+from test_vllm_events import store as store_told
 
 import adit
 from adit.lmcache import Connector
 
 ROW = 128 << 10
 KEYS = [f"row/{number}" for number in range(8)]
-LOST, BACK = "kv.sock is lost", "kv.sock is back"
+# Others than the native connector's.
+L2_BLOCKS = [ObjectKey(bytes([number]) * 32, "l2") for number in range(16)]
+LOST, BACK, COPIED = "kv.sock is lost", "kv.sock is back", "allocate anew"
 SHAPE: dict[str, Any] = {"layers": 4, "kv_heads": 2, "head_dim": 64, "tokens": 128, "dtype": "f16"}
 
 # A fixture of another module's tests.
@@ -205,26 +213,38 @@ def test_what_is_in_flight_at_the_loss_ends_once(server: Restarting, client: adi
     queue.close()
 
 
-def test_memory_of_a_lost_server_is_shared_with_the_next(
-    server: Restarting, client: adit.Client
+def test_memory_of_a_lost_server_is_copied_and_new_memory_is_not(
+    server: Restarting, client: adit.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
-    memory, there = shared(client, 8), noise(8, ROW)
-    memory[:] = there
-    assert client.put_many(KEYS[:4], memory[:4]) == [True] * 4
-    for _ in range(3):
+    old, there = shared(client, 8), noise(8, ROW)
+    old[:] = there
+    assert client.put_many(KEYS[:4], old[:4]) == [True] * 4 and client.times_connected == 1
+    for life in range(1, 4):
+        new = shared(client, 8)
+        before = client.stats()["copied_bytes"]
+        assert client.put_many(KEYS, new) == [True] * 8 and client.stats()["copied_bytes"] == before
         server.restart(signal.SIGTERM)
         until(lambda: is_there(lambda: client.get("none")))
-        assert np.array_equal(memory, there), "its bytes stay"
-        before = client.stats()
-        assert client.put_many(KEYS[4:], memory[4:]) == [True] * 4
-        memory[:] = 0
-        assert client.get_many_into(KEYS, memory) == [ROW] * 8
-        assert np.array_equal(memory, there)
-        after = client.stats()
-        assert after["copied_bytes"] == before["copied_bytes"], "nothing is copied"
+        assert client.times_connected == life + 1
+        assert np.array_equal(old, there), "its bytes stay"
+        before = client.stats()["copied_bytes"]
+        assert client.put_many(KEYS, old) == [True] * 8
+        new[:] = 0
+        assert client.get_many_into(KEYS, new) == [ROW] * 8 and np.array_equal(new, there)
+        assert client.stats()["copied_bytes"] == before + 16 * ROW
+        with pytest.raises(adit.BadBufferError, match="Client.allocate"):
+            client.get_layer(0, KEYS[:1], old[:1])
+        until(lambda: count(caplog, BACK) == life)
+        assert count(caplog, COPIED) == life
+    server.restart(signal.SIGTERM)
+    until(lambda: is_there(lambda: client.get("none")))
+    until(lambda: count(caplog, BACK) == 4)
+    assert count(caplog, COPIED) == 3, "what is copied already is told of once"
     mapped = client.stats()["mapped_bytes_now"]
-    del memory
-    until(lambda: client.stats()["mapped_bytes_now"] <= mapped - 8 * ROW)
+    new = shared(client, 8)
+    assert client.stats()["mapped_bytes_now"] > mapped
+    del new
+    until(lambda: client.stats()["mapped_bytes_now"] == mapped)
 
 
 def test_memory_that_the_lost_server_had_in_use_is_copied(
@@ -242,41 +262,13 @@ def test_memory_that_the_lost_server_had_in_use_is_copied(
     before = client.stats()["copied_bytes"]
     assert client.get_many_into(KEYS, memory) == [ROW] * 8
     assert np.array_equal(memory, there)
-    assert client.stats()["copied_bytes"] == before + 2 * ROW
-    with pytest.raises(adit.BadBufferError, match="Client.allocate"):
-        client.get_layer(0, KEYS[:1], memory[:1])
+    assert client.stats()["copied_bytes"] == before + 8 * ROW
     queue.close()
-
-
-def test_memory_that_the_next_server_does_not_take_is_copied(
-    server: Restarting, client: adit.Client, caplog: pytest.LogCaptureFixture
-) -> None:
-    large, there = client.allocate(64 << 20), noise(1, 4 << 20)[0].tobytes()
-    large[: 4 << 20] = there
-    assert client.put("key", large[: 4 << 20]) and client.stats()["copied_bytes"] == 0
-    # Has made the pool.
-    assert client.get("none") is None
-    client.commit()
-    server.now.end(signal.SIGKILL)
-    # Room for the pool, and not for both.
-    server.start("--memory", "96M")
-    until(lambda: is_there(lambda: client.get("none")))
-    assert count(caplog, "buffers of Client.allocate are copied from now on") == 1
-    large[: 4 << 20] = bytes(4 << 20)
-    assert client.get_into("key", large[: 4 << 20]) == 4 << 20 and large[: 4 << 20] == there
-    assert client.put("again", large[: 4 << 20]) and client.get("again") == there
-    assert client.stats()["copied_bytes"] >= 8 << 20
-    server.restart()
-    until(lambda: is_there(lambda: client.get("none")))
-    before = client.stats()["copied_bytes"]
-    assert client.get_into("key", large[: 4 << 20]) == 4 << 20 and large[: 4 << 20] == there
-    assert client.stats()["copied_bytes"] == before, "a server that takes it has it"
 
 
 def test_layouts_are_defined_again(server: Restarting, client: adit.Client) -> None:
     layout = client.layout(**SHAPE, slots=4)
     blocks, keys = noise(3, layout.block_bytes), ["a", "b", "c"]
-    into = np.frombuffer(client.allocate(3 * layout.layer_bytes), dtype=np.uint8).reshape(3, -1)
     length = layout.layer_bytes
     for what in ("as it was", "formatted anew"):
         server.now.end(signal.SIGTERM)
@@ -291,6 +283,7 @@ def test_layouts_are_defined_again(server: Restarting, client: adit.Client) -> N
         # Takes the first number.
         client.layout(**{**SHAPE, "tokens": 64}, slots=4)
         assert client.put_many(keys, blocks, layout=layout) == [True] * 3
+        into = np.frombuffer(client.allocate(3 * length), dtype=np.uint8).reshape(3, -1)
         assert client.get_layer(2, keys, into) == [length] * 3
         assert np.array_equal(into, blocks[:, 2 * length : 3 * length])
 
@@ -328,14 +321,14 @@ def test_readers_go_on_if_their_object_is_the_same(server: Restarting, client: a
 
 def test_a_stream_that_is_cut_off_stores_nothing(server: Restarting, client: adit.Client) -> None:
     def pieces() -> Iterator[bytes]:
-        yield bytes(20 << 20)
+        yield bytes(10 << 20)
         server.restart()
-        yield bytes(20 << 20)
+        yield bytes(10 << 20)
 
     with pytest.raises(adit.LostError):
-        client.put_from("long", pieces(), 40 << 20)
+        client.put_from("long", pieces(), 20 << 20)
     until(lambda: is_there(lambda: client.get("none")))
-    assert client.exists("long") is False and client.put_from("long", [bytes(40 << 20)])
+    assert client.exists("long") is False and client.put_from("long", [bytes(20 << 20)])
 
 
 def test_leases_of_a_lost_server_are_gone(server: Restarting, client: adit.Client) -> None:
@@ -486,7 +479,9 @@ def test_adapters_find_their_blocks_after_each_of_ten_restarts(
     engines.vllm(monkeypatch)
     engines.sglang(monkeypatch)
     engines.llama_cpp(monkeypatch)
+    engines.lmcache_l2(monkeypatch)
     connector, blocks = Connector(target), noise(16, 64 << 10)
+    adapter = importlib.import_module("adit.lmcache_l2").AditAdapter({"target": target, "weights": ""})
     rows, kept = pool(8, 32 << 10), noise(8, 32 << 10, 2)
     tier = importlib.import_module("adit.vllm").AditTier(
         offloading_spec=engines.vllm_spec(),
@@ -506,6 +501,7 @@ def test_adapters_find_their_blocks_after_each_of_ten_restarts(
     plugin = make(target=target)
     rows[:], halves[:] = kept, was
     assert end(connector, connector.submit_batch_set(BLOCKS, views(blocks)))[0]
+    assert store_blocks(adapter, L2_BLOCKS, blocks) == blocks.nbytes
     tier.submit_store(job(1, CHUNKS, list(range(8))))
     assert finished(tier, 1).success
     assert storage.batch_set_v1(pages, tokens) == [True] * 8
@@ -519,6 +515,12 @@ def test_adapters_find_their_blocks_after_each_of_ten_restarts(
         back = pool(16, 64 << 10)
         loaded = end(connector, connector.submit_batch_get(BLOCKS, views(back)))[2]
         assert loaded is not None and all((back[at] == blocks[at]).all() for at in range(16) if loaded[at])
+        return all(loaded)
+
+    def lmcache_l2() -> bool:
+        back = pool(16, 64 << 10)
+        loaded = load(adapter, L2_BLOCKS, back)
+        assert all((back[at] == blocks[at]).all() for at in range(16) if loaded[at])
         return all(loaded)
 
     def vllm(number: int) -> bool:
@@ -560,6 +562,7 @@ def test_adapters_find_their_blocks_after_each_of_ten_restarts(
     jobs = itertools.count(2)
     for life in range(10):
         number = next(jobs)
+        assert look_up(adapter, L2_BLOCKS) == [True] * 16
         if life % 2:
             server.now.pause()
             # It is lost in the middle of these.
@@ -572,6 +575,7 @@ def test_adapters_find_their_blocks_after_each_of_ten_restarts(
         else:
             server.now.end(signal.SIGKILL)
         assert not lmcache() and not vllm(next(jobs)) and not sglang() and not llama() and not whole()
+        assert not lmcache_l2() and look_up(adapter, L2_BLOCKS) == [False] * 16
         assert storage.batch_set_v1(pages, tokens) == [False] * 8 and not storage.clear()
         assert prompt not in cache and plugin.batched_submit_put_task(WHOLE[:1], [None]) is None
         server.start()
@@ -580,10 +584,83 @@ def test_adapters_find_their_blocks_after_each_of_ten_restarts(
         until(sglang)
         until(llama)
         until(whole)
-    until(lambda: count(caplog, BACK) == 50)
-    assert count(caplog, LOST) == 50 and len(caplog.records) == 100, "two lines for each loss"
-    for adapter in (connector, storage, cache, plugin):
-        adapter.close()
+        until(lmcache_l2)
+        # Those of the old server are gone, and taken away first.
+        assert len(adapter._pins) == 16 and look_up(adapter, L2_BLOCKS) == [True] * 16
+        adapter.submit_unlock(L2_BLOCKS)
+        leased(adapter, 16)
+        adapter.submit_unlock(L2_BLOCKS)
+        leased(adapter, 0)
+        assert len(adapter._pins) == 0
+    until(lambda: count(caplog, BACK) == 60)
+    assert count(caplog, LOST) == 60 and count(caplog, COPIED) == 10, "of the states' memory"
+    assert len(caplog.records) == 130, "two lines for each loss"
+    for each in (connector, adapter, storage, cache, plugin):
+        each.close()
+    tier.shutdown()
+
+
+def test_a_state_longer_than_the_pool_is_found_after_a_loss_that_met_no_state(
+    server: Restarting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engines.llama_cpp(monkeypatch)
+    cache = importlib.import_module("adit.llama_cpp").PromptCache(
+        server.engines_target, Llama(), pool_bytes=1 << 20
+    )
+    prompt = list(range(40))
+    cache[prompt] = state(prompt, 3 << 20)
+    for _ in range(2):
+        server.restart(signal.SIGTERM)
+        until(lambda: prompt in cache)
+        assert same(cache[prompt], state(prompt, 3 << 20))
+        assert cache.store.stats()["copied_bytes"] < 1 << 20
+    cache.close()
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_events_tell_what_a_server_that_was_started_again_has(
+    server: Restarting, monkeypatch: pytest.MonkeyPatch, how: signal.Signals
+) -> None:
+    engines.vllm(monkeypatch)
+    rows = pool(64, TOLD_ROW)
+    rows[:] = noise(64, TOLD_ROW)
+    tier = importlib.import_module("adit.vllm").AditTier(
+        offloading_spec=engines.vllm_spec(**ON),
+        primary_kv_view=rows.data,
+        tier_type="AditTier",
+        target=server.engines_target,
+        enable_kv_events=True,
+    )
+    told, names = Told(tier), {key: tier._space + key for key in TOLD}
+    store_told(tier, 1, TOLD)
+    told.until(there := set(TOLD))
+    for life in range(3):
+        told.settle()
+        cursor = tier._announced._cursor
+        tier.store.commit()
+        server.now.end(how)
+        gone = TOLD[8 * life : 8 * life + 4]
+        with adit.Store(server.target) as store:
+            store.delete_many([names[key] for key in gone])
+        told.settle()
+        assert told.blocks == there, "nothing is known of a lost store"
+        server.start()
+        until(lambda: is_there(lambda: tier.store.exists("none")))
+        assert tier.store.removals(cursor)[2], "its place is none of the new server's"
+        told.until(there := there - set(gone))
+        told.settle()
+        # And of what goes from then on.
+        later = TOLD[8 * life + 4 : 8 * life + 6]
+        tier.store.delete_many([names[key] for key in later])
+        told.until(there := there - set(later))
+        store_told(tier, 2 + life, gone[:2])
+        told.until(there := there | set(gone[:2]))
+    with adit.connect(server.socket) as other:
+        for number in range(150):
+            other.put(f"other {number}", bytes(1 << 20))
+        there = {key for key in there if other.exists(names[key])}
+        assert len(there) < 50, "some were evicted"
+        told.until(there)
     tier.shutdown()
 
 

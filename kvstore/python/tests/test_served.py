@@ -360,6 +360,8 @@ def test_adapters_miss_what_a_killed_server_had(
     pages, tokens = [f"{number:064x}" for number in range(8)], np.arange(32)
     assert storage.batch_set_v1(pages, tokens) == [True] * 8
     cache = importlib.import_module("adit.llama_cpp").PromptCache(socket, Llama())
+    # Of the engines' versions and weights.
+    caplog.clear()
     # They are in the middle of loads.
     served.pause()
     number = connector.submit_batch_get(BLOCKS, views(blocks))

@@ -134,6 +134,24 @@ def test_after_removals_that_were_missed_all_are_asked_for(tier: Any) -> None:
     told.until(set(KEYS[40:]))
 
 
+@anywhere
+def test_what_goes_while_its_job_stores_the_rest_is_asked_for(tier: Any) -> None:
+    told = Told(tier)
+    tier.store.put(tier._space + KEYS[0], b"there")
+    tier.submit_store(job(1, KEYS[:2], [0, 1]))
+
+    def is_checked() -> bool:
+        tier._drain()
+        return not tier.has_pending_work()
+
+    until(is_checked)
+    tier.store.delete(tier._space + KEYS[0])
+    # The answer about removals comes before that of the job, and knows of none before now.
+    _, cursor, _ = tier.store.removals(None, prefix=tier._space)
+    tier._announced.heard(1, [([], cursor, True)])
+    told.until({KEYS[1]})
+
+
 def test_a_job_that_stores_some_is_told_of_these(make: Make) -> None:
     rows = pool(64, ROW)
     tier = make(rows, {"enable_kv_events": True, "capacity_bytes": 8 * ROW}, **ON)

@@ -2,10 +2,10 @@
 //!
 //! **The server** maps only memory files of ordinary pages that are sealed against shortening, so that no access of its
 //! own faults, and against holes, with no page missing, so that it is never charged for one: a page counts towards the
-//! control group of the process that touches it first, which is the client. The client may write the bytes at any time, also while a device or the store reads them: then a put has
-//! other bytes than its checksum says and is a miss later, or a read is taken for damaged. Nothing else follows from
-//! these bytes; no length, offset or decision is read from them, and the store has no reference to them: it copies, and
-//! sums what it copied ([`HostMemory::adopt_shared`]).
+//! control group of the process that touches it first, which is the client. The client may write the bytes at any time,
+//! also while a device or the store reads them: then a put has other bytes than its checksum says and is a miss later, or
+//! a read is taken for damaged. Nothing else follows from these bytes; no length, offset or decision is read from them, and
+//! the store has no reference to them: it copies, and sums what it copied ([`HostMemory::adopt_shared`]).
 //!
 //! **A client** owns its memory by [`Span`]s as the store owns buffers: a request takes its span, its answer gives it
 //! back. If the server is lost in between, a device may still write the span, and it is not given back. A server that
@@ -219,9 +219,7 @@ pub(crate) fn own_rings(file: &File, bytes: usize) -> io::Result<Atomics> {
 
 /// A region of a client's memory that the server has registered, until all its spans are dropped.
 pub(crate) struct Region {
-    map: Arc<Mapping>,
-    /// What is mapped, for another server to map.
-    file: Arc<File>,
+    map: Mapping,
     /// The connection that shares it, and its number there.
     place: (u64, u32),
     /// Takes the region back from the server.
@@ -229,32 +227,15 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// Returns all of a mapped file, which the server of a connection knows by a number, as one span. `registration` ends
+    /// Returns all of a mapping, which the server of a connection knows by a number, as one span. `registration` ends
     /// with it.
     pub(crate) fn span(
-        (file, map): (File, Mapping),
+        map: Mapping,
         place: (u64, u32),
         registration: Box<dyn std::any::Any + Send + Sync>,
     ) -> Span {
-        let (len, file, map) = (map.len(), Arc::new(file), Arc::new(map));
-        let region = Region { map, file, place, _registration: registration };
-        Span { region: Arc::new(region), at: 0, len }
-    }
-
-    /// Returns the same memory as another server knows it. Its only spans are those that [`Span::moved`] takes from this
-    /// one's: none overlap.
-    pub(crate) fn again(
-        &self,
-        place: (u64, u32),
-        registration: Box<dyn std::any::Any + Send + Sync>,
-    ) -> Arc<Region> {
-        let (map, file) = (Arc::clone(&self.map), Arc::clone(&self.file));
-        Arc::new(Region { map, file, place, _registration: registration })
-    }
-
-    /// Returns the memory file and its length.
-    pub(crate) fn file(&self) -> (&File, u64) {
-        (&self.file, self.map.len() as u64)
+        let len = map.len();
+        Span { region: Arc::new(Region { map, place, _registration: registration }), at: 0, len }
     }
 }
 
@@ -380,17 +361,6 @@ impl Span {
     /// Returns the connection that shares it.
     pub(crate) fn connection(&self) -> u64 {
         self.region.place.0
-    }
-
-    /// Returns its region.
-    pub(crate) fn region(&self) -> &Arc<Region> {
-        &self.region
-    }
-
-    /// Returns the same bytes as a span of a region that [`Region::again`] has made of its own.
-    pub(crate) fn moved(self, region: &Arc<Region>) -> Span {
-        assert!(Arc::ptr_eq(&self.region.map, &region.map), "it is the same memory");
-        Span { region: Arc::clone(region), at: self.at, len: self.len }
     }
 }
 
@@ -551,7 +521,7 @@ mod tests {
     fn spans_share_their_region_and_join_only_behind_each_other() {
         let file = make(c"test", 4 * PAGE).expect("a file");
         let mapping = Mapping::new(&file, 4 * PAGE as usize).expect("mapped");
-        let mut span = Region::span((file, mapping), (1, 7), Box::new(()));
+        let mut span = Region::span(mapping, (1, 7), Box::new(()));
         let mut tail = span.split_off(PAGE as usize);
         let end = tail.split_off(PAGE as usize);
         assert_eq!((end.offset(), end.len(), end.number()), (8192, 8192, 7));

@@ -47,20 +47,8 @@ pub struct Pieces<M> {
 impl<M: Divide> Pieces<M> {
     /// Creates the list of a region that is all idle.
     pub fn new(all: M) -> Pieces<M> {
-        Pieces::of(all.bytes(), [(0, all)])
-    }
-
-    /// Creates the list of a region of `bytes` with these idle runs, by their offsets. The rest stays in use.
-    pub fn of(bytes: usize, idle: impl IntoIterator<Item = (usize, M)>) -> Pieces<M> {
-        let idle: BTreeMap<usize, M> = idle.into_iter().collect();
-        let idle_bytes = idle.values().map(Divide::bytes).sum();
-        assert!(idle_bytes <= bytes, "runs are of the region");
-        Pieces { idle, idle_bytes, bytes }
-    }
-
-    /// Returns the idle runs, by their offsets.
-    pub fn into_idle(self) -> impl Iterator<Item = (usize, M)> {
-        self.idle.into_iter()
+        let bytes = all.bytes();
+        Pieces { idle: BTreeMap::from([(0, all)]), idle_bytes: bytes, bytes }
     }
 
     /// Returns the region's length in bytes.
@@ -190,17 +178,6 @@ mod tests {
             prop_assert!(pieces.is_whole());
             prop_assert_eq!(pieces.idle.len(), 1, "all have joined");
         }
-    }
-
-    #[test]
-    fn what_is_in_use_stays_so_when_the_idle_runs_move() {
-        let mut pieces = Pieces::new(Numbers(0..10));
-        pieces.take(4, 2).expect("idle");
-        let mut moved = Pieces::of(10, pieces.into_idle());
-        assert_eq!((moved.bytes(), moved.bytes_in_use()), (10, 2));
-        assert_eq!((moved.take(3, 2), moved.take(5, 1)), (None, None));
-        let runs = (moved.take(0, 4), moved.take(6, 4));
-        assert_eq!(runs, (Some(Numbers(0..4)), Some(Numbers(6..10))));
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Opening a shard, which rebuilds its tables from the media, and reattaching a device that was lost.
 
+mod rebuild;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -34,9 +36,9 @@ use crate::media::format::{Set, Waiting, begin_session};
 use crate::media::geometry::Geometry;
 use crate::media::journal::{FIRST_SEQUENCE, Journal, Mark};
 use crate::media::record::{Put, Record, record_bytes};
-use crate::media::recovery::{Rebuild, Recovered, recover};
+use crate::media::recovery::{Recovered, recover};
 use crate::model::key::KeyHasher;
-use crate::model::layout::{ENCODED_BYTES, Layout, Piece, pieces};
+use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, Object, ObjectId, TenantId, Version};
 use crate::model::options::Durability;
 use crate::model::options::Quota;
@@ -418,9 +420,9 @@ impl Tables {
             && put.checksums.len() == self.spaces.checksums_of(&put.object)
     }
 
-    /// Removes objects that are outdated, unless they are to be kept, and those that overlap another. Those that have expired stay for the shard's turns, which keep their space
-    /// until a record of the removal is durable: one of them may have replaced an object that comes back once its
-    /// data are overwritten.
+    /// Removes objects that are outdated, unless they are to be kept, and those that overlap another. Those that have
+    /// expired stay for the shard's turns, which keep their space until a record of the removal is durable: one of them
+    /// may have replaced an object that comes back once its data are overwritten.
     fn settle(mut self, recovery: &mut Recovery) -> (Settled, Lost) {
         let mut lost = Lost::new();
         self.link();
@@ -616,106 +618,4 @@ fn forget(
     slab_bases.remove(&id);
     ages.remove(id);
     renewed.forget(id);
-}
-
-impl Rebuild for Tables {
-    fn clear(&mut self) {
-        self.index = new_index(self.entries, self.hasher).expect("one was made before");
-        self.expiry = Expiry::new();
-        self.ages = Ages::new(self.index.index().capacity());
-        self.tenants.clear();
-        self.replaced = Replaced::default();
-        self.spaces.forget_layouts();
-        self.slab_bases.clear();
-        self.renewed = Renewed::default();
-        self.dropped = 0;
-    }
-
-    fn expect(&mut self, objects: u64) {
-        self.index.expect(objects);
-    }
-
-    fn put(&mut self, put: &Put<'_>) -> Result<()> {
-        self.newest = self.newest.max(put.object.version);
-        if !self.is_possible(put) {
-            self.dropped += 1;
-            if let Some(id) = self.find(put.key) {
-                self.remove(id);
-            }
-            return Ok(());
-        }
-        let Some(id) = self.insert(put) else {
-            self.dropped += 1;
-            return Ok(());
-        };
-        // What an id had before was forgotten with its object.
-        if let Some(at_s) = put.expires_s {
-            self.expiry.set(id, at_s);
-        }
-        if let Some(base) = put.slab_base {
-            self.slab_bases.insert(id, base);
-        }
-        Ok(())
-    }
-
-    fn delete(&mut self, key: &[u8], place: Place) -> Result<()> {
-        let found = self.find(key);
-        let goes = |tables: &Tables, id: ObjectId| {
-            tables.index.index().object(id).place == place || tables.renewed.is_outdated(id)
-        };
-        if let Some(id) = found.filter(|id| goes(self, *id)) {
-            self.remove(id);
-        }
-        Ok(())
-    }
-
-    fn lose_block(&mut self) {
-        // Which objects were put since is known by their ids, and those that wait may still be replaced.
-        self.link();
-        self.renewed.lose_block();
-    }
-
-    fn drop_superseded(&mut self, key: &[u8]) {
-        if let Some(id) = self.find(key) {
-            self.remove(id);
-        }
-    }
-
-    fn pieces(&self, put: &Put<'_>) -> Option<Vec<Piece>> {
-        let layout = self.spaces.layout(put.object.layout);
-        self.is_possible(put).then(|| pieces(&put.object, layout))
-    }
-
-    fn tenant(&mut self, id: TenantId, name: &str, quota: Option<Quota>) -> Result<()> {
-        let known = self.tenants.iter().position(|(known, _)| &**known == name);
-        let Some(at) = usize::from(id.0).checked_sub(1) else { return Ok(()) };
-        if known == Some(at) {
-            self.tenants[at].1 = quota;
-        } else if known.is_none() && at == self.tenants.len() {
-            self.tenants.push((name.into(), quota));
-        } else if known.is_none() && at < self.tenants.len() {
-            self.tenants[at] = (name.into(), quota);
-            self.replaced.tenants.insert(id, self.newest);
-        }
-        Ok(())
-    }
-
-    fn layout(&mut self, id: LayoutId, bytes: &[u8]) -> Result<()> {
-        let bytes: Option<&[u8; ENCODED_BYTES]> = bytes.try_into().ok();
-        let Some(layout) = bytes.and_then(|bytes| Layout::decode(bytes).ok()) else {
-            return Ok(());
-        };
-        match self.spaces.layout(id) {
-            Some(known) if *known == layout => {}
-            Some(_) => {
-                self.spaces.redefine(id, layout);
-                self.replaced.layouts.insert(id, self.newest);
-            }
-            None if usize::from(id.0) == self.spaces.layouts().len() + 1 => {
-                self.spaces.define(layout);
-            }
-            None => {}
-        }
-        Ok(())
-    }
 }

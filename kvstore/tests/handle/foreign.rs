@@ -14,6 +14,7 @@ use crate::rig::{Rig, data, key};
 on_each_path!(
     tenants_of_another_store_are_no_tenants_here,
     layouts_of_another_store_are_no_layouts_here,
+    where_all_numbers_are_used_those_of_another_store_are_refused,
     a_handle_outlives_no_store,
     memory_of_another_store_is_used_or_comes_back,
     a_lease_of_another_local_store_comes_back,
@@ -35,9 +36,13 @@ fn as_blocks(layout: &DefinedLayout) -> PutWith {
 }
 
 fn layout() -> Layout {
+    layout_of(2)
+}
+
+fn layout_of(layers: u32) -> Layout {
     let (dtype, tensors_per_layer) = (Dtype::Bf16, 2);
     let block =
-        BlockShape { layers: 2, tensors_per_layer, kv_heads: 2, head_dim: 64, dtype, tokens: 16 };
+        BlockShape { layers, tensors_per_layer, kv_heads: 2, head_dim: 64, dtype, tokens: 16 };
     Layout::new(block, Order::BlockMajor).expect("a layout")
 }
 
@@ -82,6 +87,32 @@ fn layouts_of_another_store_are_no_layouts_here(rig: &Rig) {
         }
         here.close().wait().expect("closed");
     }
+}
+
+fn where_all_numbers_are_used_those_of_another_store_are_refused(rig: &Rig) {
+    let (_other, [here, there]) = two(rig, [2, 1]);
+    let all = |store: &Store| -> Vec<(Tenant, DefinedLayout)> {
+        let define = |number| {
+            let tenant = store.tenant(&format!("tenant {number}")).wait().expect("a tenant");
+            (tenant, store.layout(layout_of(number)).wait().expect("a layout"))
+        };
+        (1..=255).map(define).collect()
+    };
+    let (ours, theirs) = (all(&here), all(&there));
+    let full = here.tenant("one more").wait().expect_err("255 are all").to_string();
+    assert!(full.contains("at most 255 tenants"), "{full}");
+    for (tenant, layout) in &theirs {
+        let block = vec![7; layout.layout().block_bytes() as usize];
+        for (with, what) in [(of(tenant), "tenant"), (as_blocks(layout), "layout")] {
+            let put = here.put_with(key(1), &block, &with).wait().expect_err("another store's");
+            assert_eq!(put.failure(), Some(&Failure::Undefined(what)));
+        }
+    }
+    assert!(!here.exists(key(1)).wait().expect("known"));
+    let (tenant, layout) = ours.last().expect("255");
+    let with = PutWith { layout: Some(layout.clone()), ..of(tenant) };
+    let block = vec![7; layout.layout().block_bytes() as usize];
+    here.put_with(key(1), &block, &with).wait().expect("its own");
 }
 
 fn a_handle_outlives_no_store(rig: &Rig) {

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from ._errors import Error
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container
+    from collections.abc import Callable, Collection
 
     from ._adit import Queue
     from ._engine import Trouble
@@ -35,13 +35,13 @@ class Announced:
         Where questions are asked. Its owner passes what ``drain`` returns for the tokens of ``heard`` and ``asked``.
     space : bytes
         What the objects' names begin with; the rest is the key.
-    storing : container of bytes
+    storing : collection of bytes
         Keys whose objects are being stored, which are told of at the end of that.
     trouble : Trouble
     """
 
     def __init__(
-        self, queue: Queue, space: bytes, storing: Container[bytes], trouble: Trouble
+        self, queue: Queue, space: bytes, storing: Collection[bytes], trouble: Trouble
     ) -> None:
         self._queue, self._space, self._storing, self._trouble = queue, space, storing, trouble
         self._count = itertools.count(1)
@@ -123,7 +123,7 @@ class Announced:
         names, self._cursor, missed_some = results[0]
         if missed_some or cursor is None:
             # What was stored before the store kept an account for this reader, or after it stopped.
-            self._doubted.update(dict.fromkeys(self._stored))
+            self._doubted.update(dict.fromkeys([*self._stored, *self._storing]))
         keys = (name[len(self._space) :] for name in names)
         self._doubted.update((key, None) for key in keys if key in self._stored or key in self._storing)
         if self._cursor != cursor:

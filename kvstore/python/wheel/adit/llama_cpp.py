@@ -79,6 +79,8 @@ class PromptCache:
         self._lock = threading.Lock()
         self._memory: mmap.mmap | memoryview | None = None
         self._region: Region | None = None
+        # How often the connection had connected when its memory was made.
+        self._connected = 0
 
     @property
     def cache_size(self) -> int:
@@ -181,8 +183,10 @@ class PromptCache:
 
     def _room(self, nbytes: int) -> memoryview:
         """Return memory that the devices know for a state, which may be longer than the store's pool."""
-        if self._memory is None or len(self._memory) < nbytes:
+        connected = self.store.times_connected if isinstance(self.store, Client) else 0
+        if self._memory is None or len(self._memory) < nbytes or self._connected != connected:
             self._release()
+            self._connected = connected
             whole = -(-nbytes // _engine.PAGE) * _engine.PAGE
             if isinstance(self.store, Client):
                 self._memory = self.store.allocate(whole)

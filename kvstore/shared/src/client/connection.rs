@@ -1,48 +1,17 @@
 //! What belongs to one connection: its messages, its memory and layouts, and its loss.
 
 use std::fs::File;
-use std::sync::Arc;
 
-use super::shared::Registration;
+use adit_kvstore::shard::Stats;
+use zerocopy::FromBytes;
+
 use super::state::Memory;
 use super::{Client, PutWith};
 use crate::error::{Error, Result, Unfinished};
 use crate::memory::Span;
-use crate::wire::{Matter, Message};
+use crate::wire::{Matter, Message, Serving};
 
 impl Client {
-    /// Shares memory of another connection, such as one whose server is lost, with this one's server, and returns the
-    /// same spans for requests of this one. Waits for that. Their bytes stay as they are. Name all spans of a region at
-    /// once: the server counts its whole length for each call.
-    ///
-    /// # Errors
-    /// As [`Client::allocate`]; [`Error::Invalid`] if the spans are of several regions. The spans come back.
-    pub fn adopt(&self, spans: Vec<Span>) -> Result<Vec<Span>, (Box<Error>, Vec<Span>)> {
-        let Some(region) = spans.first().map(|span| Arc::clone(span.region())) else {
-            return Ok(spans);
-        };
-        if spans.iter().any(|span| !Arc::ptr_eq(span.region(), &region)) {
-            let what = "memory of several regions".to_owned();
-            let why = Error::Invalid { what, fix: "adopt each region by itself" };
-            return Err((Box::new(why), spans));
-        }
-        let (file, bytes) = region.file();
-        match self.share(file, bytes) {
-            Ok((place, registration)) => {
-                let again = region.again(place, Box::new(registration));
-                Ok(spans.into_iter().map(|span| span.moved(&again)).collect())
-            }
-            Err(why) => Err((Box::new(why), spans)),
-        }
-    }
-
-    /// Has the server register a memory file; returns its place there, and what takes it back.
-    pub(super) fn share(&self, file: &File, bytes: u64) -> Result<((u64, u32), Registration)> {
-        let answer = self.ask(&Message::new(Matter::Share, [bytes, 0, 0, 0]), &[file])?;
-        let (control, number) = (Arc::clone(&self.shared.control), answer.numbers[0]);
-        Ok(((self.shared.number, number as u32), Registration { control, number }))
-    }
-
     /// Fails if the server is lost, before anything is made for it.
     pub(super) fn check_lost(&self) -> Result<()> {
         let why = self.shared.with(|state| state.why_lost().map(str::to_owned));
@@ -57,6 +26,19 @@ impl Client {
             self.shared.lose(why);
         }
         answer
+    }
+
+    /// Returns the counters of the store and of the server, and waits for them.
+    ///
+    /// # Errors
+    /// [`Error::Lost`] if the server is gone.
+    pub fn stats(&self) -> Result<(Stats, Serving)> {
+        let answer = self.ask(&Message::new(Matter::Stats, [0; 4]), &[])?;
+        let read = <[u64; Stats::FIELDS]>::read_from_prefix(answer.body()).ok();
+        let read =
+            read.and_then(|(fields, rest)| Some((fields, Serving::read_from_bytes(rest).ok()?)));
+        let lost = || Error::Lost { why: "it counts what this version does not".to_owned() };
+        read.map(|(fields, serving)| (Stats::of_fields(fields), serving)).ok_or_else(lost)
     }
 
     /// Calls `then` once the server is lost, with the reason, on the thread that notices: one that makes a request, waits
@@ -84,7 +66,7 @@ impl Client {
             return Ok(Memory::Lent(span));
         }
         let what = "memory of another connection".to_owned();
-        let fix = "use Client::allocate of this one, or have it share that memory (Client::adopt)";
+        let fix = "use memory of Client::allocate of this one";
         let error = Error::Invalid { what, fix };
         Err(Unfinished { memory: Some(span), ..Unfinished::new(error) })
     }

@@ -15,9 +15,9 @@
 //!
 //! **A lost server.** A client whose server is lost stays lost: its requests fail with [`Error::Lost`], those in flight
 //! too. [`Client::when_lost`] says when; connect anew, and again until a server listens. Layouts, leases, readers and what
-//! was not stored yet are of the old connection, and end with it: another refuses its layouts. Its memory stays mapped
-//! while there are spans of it, and [`Client::adopt`] shares those with the new server. Spans of requests that the old one
-//! had do not come back, because its devices may still write them.
+//! was not stored yet are of the old connection, and end with it: another refuses its layouts. So are its spans, whose
+//! memory stays mapped while there are some, and which no other server can map: allocate anew. Spans of requests that the
+//! old one had do not come back, because its devices may still write them.
 //!
 //! A process that forks must not use the client in the child.
 
@@ -37,12 +37,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use adit_kvstore::layout::Layout;
-use adit_kvstore::shard::{Condition, Part, Stats};
+use adit_kvstore::shard::{Condition, Part};
 use adit_kvstore::store::Removed;
 use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
 use adit_shared::{SharedBytes, SharedBytesMut};
 use nix::sys::eventfd::{EfdFlags, EventFd};
-use zerocopy::FromBytes;
 
 pub use pending::{Answer, Pending};
 pub use streams::{ClientPieces, Piece};
@@ -51,9 +50,9 @@ use crate::error::{Error, Result, Unfinished};
 use crate::mapping::{LARGE, Mapping, PAGE};
 use crate::memory::{self, Region, Span};
 use crate::ring::{self, Rings, Sleep};
-use crate::wire::{Ask, Matter, Message, Serving, VERSION, layout_numbers};
+use crate::wire::{Ask, Matter, Message, VERSION, layout_numbers};
 use pending::Meaning;
-use shared::{Control, Shared};
+use shared::{Control, Registration, Shared};
 use state::{How, Listed, Memory, State, Wish};
 
 /// Memory for a page of a list.
@@ -259,9 +258,11 @@ impl Client {
             mapping.enlarge();
             mapping.populate().map_err(make)?;
         }
-        let (place, registration) = self.share(&file, bytes)?;
+        let answer = self.ask(&Message::new(Matter::Share, [bytes, 0, 0, 0]), &[&file])?;
+        let (control, number) = (Arc::clone(&self.shared.control), answer.numbers[0]);
+        let registration = Box::new(Registration { control, number });
         let mapping = mapping.map_or_else(map, Ok)?;
-        Ok(Region::span((file, mapping), place, Box::new(registration)))
+        Ok(Region::span(mapping, (self.shared.number, number as u32), registration))
     }
 
     /// Stores an object, replacing one with the same key.
@@ -500,19 +501,6 @@ impl Client {
         let message = Message::new(Matter::Layout, layout_numbers(&layout));
         let answer = self.ask(&message, &[])?;
         Ok(SharedLayout { place: (self.shared.number, answer.numbers[0] as u32), layout })
-    }
-
-    /// Returns the counters of the store and of the server, and waits for them.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the server is gone.
-    pub fn stats(&self) -> Result<(Stats, Serving)> {
-        let answer = self.ask(&Message::new(Matter::Stats, [0; 4]), &[])?;
-        let read = <[u64; Stats::FIELDS]>::read_from_prefix(answer.body()).ok();
-        let read =
-            read.and_then(|(fields, rest)| Some((fields, Serving::read_from_bytes(rest).ok()?)));
-        let lost = || Error::Lost { why: "it counts what this version does not".to_owned() };
-        read.map(|(fields, serving)| (Stats::of_fields(fields), serving)).ok_or_else(lost)
     }
 
     /// Takes the answers that have arrived, for an event loop; see the module's documentation. Wakes their futures.

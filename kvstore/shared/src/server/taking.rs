@@ -240,8 +240,7 @@ impl Taking {
             Ask::Seal(writer) => Flight::Seal(self.desk.take_writer(writer)?.commit()),
             Ask::Abandon(writer) => {
                 let was_there = self.desk.take_writer(writer).map(drop).is_ok();
-                self.desk.answer(&Done::new(tag, Code::Done, u64::from(was_there), 0));
-                return Ok(());
+                return self.say(tag, was_there);
             }
             Ask::Delete { key, version: Some(version) } => {
                 Flight::Yes(self.store.delete_if(key, version))
@@ -264,8 +263,7 @@ impl Taking {
             }
             Ask::Release(lease) => {
                 let was_there = self.desk.release(lease);
-                self.desk.answer(&Done::new(tag, Code::Done, u64::from(was_there), 0));
-                return Ok(());
+                return self.say(tag, was_there);
             }
             Ask::Get { .. }
             | Ask::Put { .. }
@@ -276,6 +274,12 @@ impl Taking {
             | Ask::Touch { .. } => unreachable!("begun with others of its kind"),
         };
         self.desk.begin(tag, flight, run);
+        Ok(())
+    }
+
+    /// Answers at once.
+    fn say(&mut self, tag: u64, is_so: bool) -> Result<(), (Code, &'static str)> {
+        self.desk.answer(&Done::new(tag, Code::Done, u64::from(is_so), 0));
         Ok(())
     }
 

@@ -1,10 +1,9 @@
-//! Clients whose server is lost: how they learn it, and what of theirs another connection takes over.
+//! Clients whose server is lost: how they learn it, and what of theirs another connection refuses.
 
 use std::sync::{Arc, Mutex};
 
+use adit_kvshare::Client;
 use adit_kvshare::client::PutWith;
-use adit_kvshare::wire::Code;
-use adit_kvshare::{Client, Options};
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::Part;
 
@@ -66,45 +65,27 @@ fn a_layout_of_another_connection_is_refused() {
 }
 
 #[test]
-fn memory_of_another_connection_is_refused_until_it_is_adopted() {
+fn memory_of_another_connection_is_refused() {
     let (mut first, mut second) = (Rig::soft(), Rig::soft());
     let (old, new) = (first.client(), second.client());
     // Both servers know them by the same number.
     let mut memory = old.allocate(8 * UNIT).expect("memory");
-    let victim = new.allocate(8 * UNIT).expect("memory");
+    let mut anew = new.allocate(8 * UNIT).expect("memory");
     let there = data(1, 0, 8 * UNIT);
     memory.copy_from_slice(&there);
     first.end();
     let refused = new.put(key(1), memory).wait().expect_err("another's");
-    assert!(refused.to_string().contains("Client::adopt"), "{refused}");
+    assert!(refused.to_string().contains("Client::allocate of this one"), "{refused}");
     let memory = refused.memory.expect("it comes back");
     let refused = new.get_into(key(1), Part::All, memory).wait().expect_err("another's");
-    let mut memory = refused.memory.expect("it comes back");
-    let end = memory.split_off(6 * UNIT);
-    let middle = memory.split_off(4 * UNIT);
-    let (why, mut several) = new.adopt(vec![memory, victim]).expect_err("two regions");
-    assert!(why.to_string().contains("by itself"), "{why}");
-    let (victim, memory) = (several.remove(1), several.remove(0));
-    let mut adopted = new.adopt(vec![memory, end]).expect("adopted");
-    let (end, mut memory) = (adopted.remove(1), adopted.remove(0));
-    memory.join(middle).expect_err("what was not named stays the other's");
-    let put = new.put(key(1), end).wait().expect("put");
+    let memory = refused.memory.expect("it comes back");
+    assert_eq!(memory[..], there, "its bytes stay");
+    assert_eq!(anew[..], [0; 8 * UNIT], "and those of the number are not touched");
+    anew.copy_from_slice(&memory);
+    let put = new.put(key(1), anew).wait().expect("put");
     let value = new.get(key(1)).wait().expect("got").expect("a hit");
-    assert_eq!(value[..], there[6 * UNIT..], "its own bytes");
-    assert_eq!(victim[..], [0; 8 * UNIT], "and not those of the number");
-    drop((value, put, memory, victim, new, old));
+    assert_eq!(value[..], there);
+    drop((value, put, memory, new, old));
     second.until_nothing_is_left();
     second.end();
-}
-
-#[test]
-fn memory_that_a_server_does_not_take_comes_back() {
-    let options = Options { client_bytes_max: 16 << 20, ..Options::default() };
-    let (first, second) = (Rig::soft(), Rig::soft_with(options));
-    let (old, new) = (first.client(), second.client());
-    let mut memory = old.allocate(32 << 20).expect("memory");
-    memory[5] = 9;
-    let (why, spans) = new.adopt(vec![memory]).expect_err("too much");
-    assert_eq!((why.code(), spans.len(), spans[0][5]), (Some(Code::Limit), 1, 9));
-    assert!(new.adopt(Vec::new()).expect("nothing to share").is_empty());
 }

@@ -24,9 +24,14 @@ struct Served {
 
 impl Served {
     fn start(target: &str, socket: PathBuf) -> Served {
+        Served::start_with(target, socket, &[])
+    }
+
+    fn start_with(target: &str, socket: PathBuf, options: &[&str]) -> Served {
         let path = socket.to_str().expect("text").to_owned();
         let words = ["kv", "serve", "--store", target, "--socket", &path, "--json"];
-        let mut child = adit(&words).stdout(Stdio::piped()).spawn().expect("adit runs");
+        let mut child =
+            adit(&[&words, options].concat()).stdout(Stdio::piped()).spawn().expect("adit runs");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let mut served = Served { child, output, socket };
         assert_eq!(served.event(), "ready");
@@ -117,4 +122,64 @@ fn the_socket_of_a_killed_server_is_replaced_and_nothing_else_is() {
     assert_eq!(std::fs::read(&file).expect("still there"), b"mine");
     let missing = scratch.target("none.img");
     fail(&["kv", "serve", "--store", &missing, "--socket", &path], 1, "no such file");
+}
+
+#[test]
+fn one_client_too_many_is_told_so_and_so_is_the_operator() {
+    let scratch = Scratch::new("many");
+    let target = scratch.store("a.img");
+    let mut served = Served::start_with(&target, scratch.path("kv.sock"), &["--clients", "1"]);
+    let client = served.client();
+    let refused =
+        Client::connect(&served.socket, &ClientOptions::default()).expect_err("one is there");
+    assert!(refused.to_string().contains("too many clients"), "{refused}");
+    assert_eq!(served.event(), "client_came");
+    let told = served.line();
+    assert_eq!((&told["event"], &told["connections"]), (&"turned_away".into(), &1.into()));
+    drop(client);
+    assert_eq!(served.event(), "client_gone");
+    assert_eq!(served.end(Signal::SIGTERM), Some(0));
+    let ended = served.line();
+    assert_eq!((&ended["clients"], &ended["clients_turned_away"]), (&1.into(), &1.into()));
+}
+
+/// The server of such a store maps clients' files, too.
+#[test]
+fn clients_memory_reaches_a_store_on_vfio_user() {
+    let scratch = Scratch::new("remote");
+    let folder = scratch.path("drive");
+    let words = ["softnvme", "--media", "mem=128M", "--json", "--socket"];
+    let path = folder.to_str().expect("text").to_owned();
+    let mut child =
+        adit(&[&words[..], &[&path]].concat()).stdout(Stdio::piped()).spawn().expect("runs");
+    let mut line = String::new();
+    let mut output = BufReader::new(child.stdout.take().expect("piped"));
+    output.read_line(&mut line).expect("a line");
+    let drive = Drive(child);
+    let target = format!("vfio-user:{path}/cntrl");
+    succeed(&["kv", "format", &target]);
+    let mut served = Served::start(&target, scratch.path("kv.sock"));
+    let client = served.client();
+    let mut span = client.allocate(8192).expect("memory");
+    span.fill(7);
+    let put = client.put(key("a"), span).wait().expect("put");
+    let mut span = put.memory.expect("what was lent");
+    span.fill(0);
+    let read = client.get_into(key("a"), adit_kvstore::shard::Part::All, span).wait().expect("got");
+    assert_eq!((read.bytes, &read.memory[..]), (Some(8192), &[7; 8192][..]));
+    let (stats, _) = client.stats().expect("counted");
+    assert_eq!(stats.copied_bytes, 0, "the device has it");
+    drop((read, client));
+    assert_eq!(served.end(Signal::SIGTERM), Some(0));
+    drop(drive);
+}
+
+/// A server of a drive, killed on drop.
+struct Drive(Child);
+
+impl Drop for Drive {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }

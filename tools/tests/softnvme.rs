@@ -46,6 +46,19 @@ fn load(server: &Softnvme) -> Child {
 }
 
 #[test]
+fn a_client_hands_over_no_more_memory_than_the_server_takes() {
+    let scratch = Scratch::new();
+    let folder = scratch.path("drive");
+    let server = Softnvme::start(&folder, &["--media", "mem=8M", "--memory", "4k"]);
+    let ended = adit(&["identify", &server.target()]);
+    let said = text(&ended.stderr);
+    assert!(!ended.status.success() && said.contains("DMA"), "{said}");
+    let (code, _, complaints) = server.end("TERM");
+    assert_eq!(code, Some(0));
+    assert!(complaints.contains("set --memory"), "{complaints}");
+}
+
+#[test]
 fn it_says_when_it_is_ready_and_who_comes_and_goes() {
     let scratch = Scratch::new();
     let folder = scratch.path("drive");

@@ -244,7 +244,7 @@ impl Client {
     /// Return the store's counters by name, and those of its server.
     ///
     /// ``copied_bytes`` has this client's copies with the store's; ``clients_now``, ``clients_expelled``,
-    /// ``mapped_bytes_now`` and ``leases_now`` are the server's.
+    /// ``clients_turned_away``, ``mapped_bytes_now`` and ``leases_now`` are the server's.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let link = self.connection.link(py)?;
         let stats = py.detach(|| link.client.stats());

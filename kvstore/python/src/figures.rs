@@ -26,6 +26,7 @@ pub(crate) fn of_server<'py>(
     for (name, figure) in [
         ("clients_now", serving.clients_now),
         ("clients_expelled", serving.clients_expelled),
+        ("clients_turned_away", serving.clients_turned_away),
         ("mapped_bytes_now", serving.mapped_bytes_now),
         ("leases_now", serving.leases_now),
     ] {

@@ -45,6 +45,7 @@ mod parts;
 mod planning;
 mod put;
 mod renewed;
+mod replaced;
 mod request;
 mod room;
 mod space;

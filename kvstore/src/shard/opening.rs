@@ -2,7 +2,6 @@
 
 mod rebuild;
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use adit_driver::Time;
@@ -17,6 +16,7 @@ use super::key_order::KeyOrder;
 use super::log::Log;
 use super::making::Making;
 use super::renewed::{Claim, Renewed};
+use super::replaced::Replaced;
 use super::space::Spaces;
 use super::stalled::Line;
 use super::tenants::Shrinking;
@@ -335,22 +335,6 @@ struct Tables {
     options: ShardOptions,
 }
 
-/// The tenants and layouts whose numbers were given to others, with the newest version that there was then. Older objects
-/// of these numbers were removed before, but one may come back where records are missing, or its successor is not whole.
-#[derive(Default)]
-struct Replaced {
-    tenants: BTreeMap<TenantId, Version>,
-    layouts: BTreeMap<LayoutId, Version>,
-}
-
-impl Replaced {
-    /// Returns whether an object means another tenant or layout than the one that has its number.
-    fn concerns(&self, object: &Object) -> bool {
-        let is_old = |since: Option<&Version>| since.is_some_and(|since| object.version <= *since);
-        is_old(self.tenants.get(&object.tenant)) || is_old(self.layouts.get(&object.layout))
-    }
-}
-
 /// The tables without impossible objects.
 struct Settled {
     index: Index,
@@ -426,7 +410,7 @@ impl Tables {
     fn settle(mut self, recovery: &mut Recovery) -> (Settled, Lost) {
         let mut lost = Lost::new();
         self.link();
-        for id in self.strangers() {
+        for id in self.replaced.strangers(self.index.index()) {
             lost.push(self.remove(id));
         }
         let outdated = self.renewed.outdated(self.index.index().live().map(|live| live.id));
@@ -513,16 +497,6 @@ impl Tables {
     fn overwritten(&self) -> Vec<ObjectId> {
         let ids = self.index.index().live().map(|live| live.id);
         self.renewed.overwritten(ids.map(|id| (id, self.claim(id))))
-    }
-
-    /// Returns the objects of tenants and layouts whose numbers others have.
-    fn strangers(&self) -> Vec<ObjectId> {
-        let Replaced { tenants, layouts } = &self.replaced;
-        if tenants.is_empty() && layouts.is_empty() {
-            return Vec::new();
-        }
-        let all = self.index.index().live();
-        all.filter(|live| self.replaced.concerns(&live.object())).map(|live| live.id).collect()
     }
 
     fn claim(&self, id: ObjectId) -> Claim {

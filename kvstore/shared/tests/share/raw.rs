@@ -100,14 +100,27 @@ pub(crate) fn connect(socket: &Path) -> UnixStream {
 
 impl Raw {
     pub(crate) fn greeted(socket: &Path) -> Raw {
+        Raw::greet(socket, b"").expect("the server takes it")
+    }
+
+    /// Greets for a tenant. `None` if the server does not take it.
+    pub(crate) fn greet(socket: &Path, tenant: &[u8]) -> Option<Raw> {
         let stream = connect(socket);
         let rings = Mapped::new(sealable(ring_bytes()));
         let (bell, server_bell) = (eventfd(), eventfd());
         let files =
             [rings.file.as_raw_fd(), server_bell.as_fd().as_raw_fd(), bell.as_fd().as_raw_fd()];
-        send(&stream, &Message::new(Matter::Greet, [VERSION, DEPTH, 1, 0]), &files);
-        assert_eq!(answer(&stream).expect("an answer").code, 0);
-        Raw { stream, rings, bell, server_bell, tail: 0, head: 0 }
+        let greeting = Message::new(Matter::Greet, [VERSION, DEPTH, 1, 0]).with_body(tenant);
+        stream.send_with_fds(&[greeting.as_bytes()], &files).ok()?;
+        let answer = answer(&stream).filter(|answer| answer.code == 0)?;
+        assert_eq!(answer.matter(), Some(Matter::Greet));
+        Some(Raw { stream, rings, bell, server_bell, tail: 0, head: 0 })
+    }
+
+    /// Forgets the answers that have come.
+    pub(crate) fn skip(&mut self) {
+        self.head = self.answers();
+        self.store(ANSWERS_HEAD, self.head);
     }
 
     pub(crate) fn share(&self, bytes: u64) -> u32 {

@@ -89,7 +89,7 @@ impl Rebuild for Tables {
             self.tenants.push((name.into(), quota));
         } else if known.is_none() && at < self.tenants.len() {
             self.tenants[at] = (name.into(), quota);
-            self.replaced.tenants.insert(id, self.newest);
+            self.replaced.tenant(id, self.newest);
         }
         Ok(())
     }
@@ -103,7 +103,7 @@ impl Rebuild for Tables {
             Some(known) if *known == layout => {}
             Some(_) => {
                 self.spaces.redefine(id, layout);
-                self.replaced.layouts.insert(id, self.newest);
+                self.replaced.layout(id, self.newest);
             }
             None if usize::from(id.0) == self.spaces.layouts().len() + 1 => {
                 self.spaces.define(layout);

@@ -68,6 +68,7 @@ const GROUPS: [Group; 2] = [
             "kvstore/src/shard/planning.rs",
             "kvstore/src/shard/put.rs",
             "kvstore/src/shard/renewed.rs",
+            "kvstore/src/shard/replaced.rs",
             "kvstore/src/shard/request.rs",
             "kvstore/src/shard/room.rs",
             "kvstore/src/shard/space.rs",

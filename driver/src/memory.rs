@@ -250,6 +250,11 @@ impl Buffer {
         self.len == 0
     }
 
+    /// Returns this process's address of the first byte.
+    pub fn as_ptr(&self) -> *const u8 {
+        self.at().as_ptr()
+    }
+
     /// Returns whether others may write its bytes at any time, so that it lends no slice of them.
     pub fn is_shared(&self) -> bool {
         self.region.is_shared

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import os
 import select
@@ -232,6 +233,19 @@ def kept(cache: Any, prompt: list[int]) -> bool:
     """Keep a prompt, and say whether it comes back: a busy machine may need another try."""
     cache[prompt] = state(prompt)
     return prompt in cache and same(cache[prompt], state(prompt))
+
+
+def test_memory_is_dropped_while_the_server_hangs(served: Served) -> None:
+    with adit.connect(served.socket) as client:
+        memory = shared(client, 2)
+        until(lambda: client.put("key", memory[0]))
+        value = memory[0].tobytes()
+        served.pause()
+        # A wait for an answer would end the connection.
+        del memory
+        gc.collect()
+        served.send(signal.SIGCONT)
+        assert client.get("key") == value
 
 
 def test_a_connection_ends_with_its_last_job(served: Served) -> None:

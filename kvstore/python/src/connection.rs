@@ -9,6 +9,7 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::forked::Ours;
 use crate::link::Link;
+use crate::waiting;
 
 /// An open connection, or a closed one.
 pub(crate) struct Connection {
@@ -44,7 +45,7 @@ impl Connection {
         ask: impl FnOnce(&Client) -> Pending<T> + Send,
     ) -> PyResult<T> {
         let link = self.link(py)?;
-        let answer = py.detach(|| ask(&link.client).wait());
+        let answer = waiting::answer(py, || ask(&link.client))?;
         answer.map_err(|unfinished| errors::of_shared(py, &unfinished.error))
     }
 

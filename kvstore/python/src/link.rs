@@ -11,6 +11,7 @@ use adit_kvshare::client::{Answer, Data, Pending, Put, PutWith, Read, Value};
 use adit_kvshare::{Client, Result, Span, Unfinished};
 use adit_kvstore::Key;
 use adit_kvstore::shard::Part;
+use adit_kvstore::store;
 
 use crate::job::{self, Answered, Deadline, Job};
 use crate::lending::{Lending, Loan};
@@ -163,6 +164,10 @@ impl Way for Link {
         Answered::Bytes(value.map(|value| value.to_vec()))
     }
 
+    fn kept(value: Value) -> std::result::Result<store::Value, Value> {
+        Err(value)
+    }
+
     fn of_failure(why: Unfinished) -> (Answered, Option<Span>) {
         (Answered::Refused(*why.error), why.memory)
     }
@@ -173,6 +178,10 @@ impl Way for Link {
 }
 
 impl<T> Asked for Pending<T> {
+    fn patience(&self) -> Duration {
+        Pending::patience(self)
+    }
+
     fn wait(self) -> Answer<T> {
         Pending::wait(self)
     }

@@ -169,6 +169,10 @@ impl Way for Session {
         Answered::Value(value)
     }
 
+    fn kept(value: Value) -> Result<Value, Value> {
+        Ok(value)
+    }
+
     fn of_failure(why: Unfinished) -> (Answered, Option<Buffer>) {
         (Answered::Failed(*why.error), run(why.memory))
     }
@@ -179,6 +183,10 @@ impl Way for Session {
 }
 
 impl<T> Asked for Pending<T> {
+    fn patience(&self) -> Duration {
+        Pending::patience(self)
+    }
+
     fn wait(self) -> Answer<T> {
         Pending::wait(self)
     }

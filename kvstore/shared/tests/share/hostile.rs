@@ -119,7 +119,7 @@ fn memory_that_could_make_the_server_fault_is_not_mapped() {
     assert_ne!(answer(&raw.stream).expect("an answer").code, 0);
     drop(raw);
     for number in [0, 1, 1 << 40] {
-        let raw = Raw::greeted(&rig);
+        let raw = Raw::greeted(&rig.socket());
         send(&raw.stream, &Message::new(Matter::Unshare, [number, 0, 0, 0]), &[]);
         assert!(answer(&raw.stream).is_none(), "it has no region {number}");
     }
@@ -226,7 +226,7 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
 fn a_page_of_removals_has_whole_keys_only_and_any_position_is_one() {
     let rig = Rig::soft();
     rig.store.put(key(1), data(1, 0, 4096)).wait().expect("put");
-    let mut raw = Raw::greeted(&rig);
+    let mut raw = Raw::greeted(&rig.socket());
     let good = Run { region: raw.share(4 * PAGE), offset: 0, bytes: PAGE };
     let removals = |from, memory| Ask::Removals { prefix: [].into(), from, memory };
     for (tag, bad) in (0..).zip([Run { bytes: 0, ..good }, Run { region: 9, ..good }]) {

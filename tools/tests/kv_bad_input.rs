@@ -49,6 +49,31 @@ fn a_file_that_is_not_there_is_to_be_made_or_named_right() {
 }
 
 #[test]
+fn a_format_that_is_refused_leaves_no_file_and_no_longer_one() {
+    let scratch = Scratch::new("refused");
+    let (new, target) = (scratch.path("a.img"), scratch.target("a.img"));
+    let refused = |words: &[&str], code: i32, says: &str| {
+        fail(&[&["kv", "format", &target], words].concat(), code, says);
+    };
+    for (words, says) in [
+        (&["--size", "64k"][..], "bytes or more"),
+        (&["--size", "64m", "--key-bytes", "600"], "512"),
+        (&["--size", "64m", "--objects", "999999999"], "objects_max"),
+    ] {
+        refused(words, 2, says);
+        assert!(!new.exists(), "{words:?} leaves no file");
+    }
+    let other = scratch.target("missing/b.img");
+    fail(&["kv", "format", &target, &other, "--size", "64m"], 1, "create the directory first");
+    assert!(!new.exists(), "nor do devices beside one that cannot be opened");
+    // Of less than a page, it holds no data that a format would ask about.
+    fs::write(&new, "a note").expect("written");
+    refused(&["--size", "64m", "--key-bytes", "600"], 2, "512");
+    refused(&["--size", "64m", "--force", "--key-bytes", "600"], 2, "512");
+    assert_eq!(fs::read(&new).expect("there"), b"a note", "its length and contents");
+}
+
+#[test]
 fn a_file_that_cannot_be_asked_for_is_not_called_absent() {
     let scratch = Scratch::new("unknown");
     symlink("a.img", scratch.path("a.img")).expect("a link to itself");

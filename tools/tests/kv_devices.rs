@@ -85,11 +85,12 @@ fn what_cannot_be_is_refused_with_what_to_do() {
     let other = scratch.store("other.img");
     fail(&["kv", "add-device", &a, &b, "--new", &other], 1, "--force");
     fail(&["kv", "add-device", &a, &b, "--new", &b], 2, "given twice");
-    fail(
-        &["kv", "add-device", &a, "--new", &scratch.target("new.img"), "--size", "64m"],
-        1,
-        "missing",
-    );
+    let new = scratch.target("new.img");
+    fail(&["kv", "add-device", &a, "--new", &new, "--size", "64m"], 1, "missing");
+    let none = scratch.target("none.img");
+    fail(&["kv", "add-device", &none, "--new", &new, "--size", "64m"], 1, "no such file");
+    fail(&["kv", "add-device", &a, &b, "--new", &new, "--size", "8k"], 1, "take a device of");
+    assert!(!scratch.path("new.img").exists(), "a device that is not added leaves no file");
     fail(&["kv", "remove-device", &a, &b, "--device", &other], 2, "not among the store's devices");
     fail(&["kv", "remove-device", &other, "--device", &other], 2, "has 1 devices");
     fail(

@@ -38,6 +38,15 @@ pub(super) struct OpenFile {
     deallocates: bool,
     is_preallocated: bool,
     lock: Option<Lock>,
+    laid_out: Option<LaidOut>,
+}
+
+/// A file that was made or made longer as it was opened.
+#[derive(Clone, Debug)]
+struct LaidOut {
+    path: PathBuf,
+    /// Its length before; `None` if it was not there.
+    before: Option<u64>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -64,15 +73,31 @@ pub fn check_writeback(file: &File) -> io::Result<()> {
 /// file or block device.
 pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<OpenFile> {
     let device = target.device();
-    let no_file = || Error::invalid(&device, "neither a regular file nor a block device: give one");
     // Opening some other kinds would wait for a peer.
     let is_other = |about: Metadata| !(about.is_file() || about.file_type().is_block_device());
     if target.file.metadata().is_ok_and(is_other) {
-        return Err(no_file());
+        return Err(no_file(&device));
     }
+    let mut laid_out = None;
+    let opened = open_laid_out(target, options, &mut laid_out);
+    let mut opened = opened.inspect_err(|_| {
+        // Another process may have taken it as its own meanwhile.
+        let is_taken = |laid_out: &&LaidOut| Lock::of(options, &laid_out.path, &device).is_ok();
+        laid_out.as_ref().filter(is_taken).inspect(|laid_out| laid_out.take_back());
+    })?;
+    opened.laid_out = laid_out;
+    Ok(opened)
+}
+
+fn open_laid_out(
+    target: &KernelTarget,
+    options: &DeviceOptions,
+    laid_out: &mut Option<LaidOut>,
+) -> Result<OpenFile> {
+    let device = target.device();
     let (file, lock) = Lock::around(options, &target.file, &device, || {
         if let Some(bytes) = options.file_bytes {
-            lay_out(target, bytes, options.fills_holes)?;
+            *laid_out = lay_out(target, bytes, options.fills_holes)?;
         }
         open_as(target, options.writes).map_err(|error| refusal(target, options, error))
     })?;
@@ -84,7 +109,7 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     } else if file_type.is_file() {
         (Kind::Regular, about.len())
     } else {
-        return Err(no_file());
+        return Err(no_file(&device));
     };
     let lba_bytes = lba_bytes(&file, &kind, target.direct, options.byte_addressed);
     let bytes = bytes & !u64::from(lba_bytes - 1);
@@ -96,7 +121,21 @@ pub(super) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<Ope
     let deallocates = writes && deallocates(&file, &kind, bytes);
     let file = Arc::new(file);
     let is_preallocated = kind == Kind::Regular && !has_holes(&about);
-    Ok(OpenFile { file, kind, bytes, lba_bytes, writes, deallocates, is_preallocated, lock })
+    Ok(OpenFile {
+        file,
+        kind,
+        bytes,
+        lba_bytes,
+        writes,
+        deallocates,
+        is_preallocated,
+        lock,
+        laid_out: None,
+    })
+}
+
+fn no_file(device: &str) -> Error {
+    Error::invalid(device, "neither a regular file nor a block device: give one")
 }
 
 impl OpenFile {
@@ -114,6 +153,11 @@ impl OpenFile {
 
     pub(super) fn lock(&self) -> Option<&Lock> {
         self.lock.as_ref()
+    }
+
+    /// Takes back what [`DeviceOptions::file_bytes`] made of the file.
+    pub(super) fn take_back(&self) {
+        self.laid_out.iter().for_each(LaidOut::take_back);
     }
 
     pub(super) fn writes(&self) -> bool {
@@ -211,14 +255,30 @@ impl OpenFile {
     }
 }
 
+impl LaidOut {
+    /// Gives the space back: removes a file that was made, and shortens one that was made longer.
+    fn take_back(&self) {
+        let taken_back = match self.before {
+            None => std::fs::remove_file(&self.path),
+            Some(len) => {
+                let file = OpenOptions::new().write(true).open(&self.path);
+                file.and_then(|file| file.set_len(len))
+            }
+        };
+        if let Err(error) = taken_back {
+            tracing::warn!("{}: cannot give its space back: {error}", self.path.display());
+        }
+    }
+}
+
 fn open_as(target: &KernelTarget, writes: bool) -> io::Result<File> {
     let flags = if target.direct { libc::O_DIRECT } else { 0 };
     OpenOptions::new().read(true).write(writes).custom_flags(flags).open(&target.file)
 }
 
 /// Creates or extends a regular file, with its space allocated if the file system can, so that a full disk
-/// shows now; also the space of its holes, if asked to.
-fn lay_out(target: &KernelTarget, bytes: u64, fills_holes: bool) -> Result<()> {
+/// shows now; also the space of its holes, if asked to. Returns what that changed.
+fn lay_out(target: &KernelTarget, bytes: u64, fills_holes: bool) -> Result<Option<LaidOut>> {
     let refused = |what: &str, why: io::Error| {
         let fix = match why.kind() {
             io::ErrorKind::NotFound => "create the directory first",
@@ -233,31 +293,34 @@ fn lay_out(target: &KernelTarget, bytes: u64, fills_holes: bool) -> Result<()> {
     let before = target.file.metadata();
     let is_done = |about: &Metadata| about.len() >= bytes && !(fills_holes && has_holes(about));
     if before.as_ref().is_ok_and(|about| !about.is_file() || is_done(about)) {
-        return Ok(());
+        return Ok(None);
     }
     let mut options = OpenOptions::new();
     // Others could read what a program keeps in it, and lock it.
-    options.read(true).write(true).create(true).truncate(false).mode(0o600);
-    let file = options.open(&target.file);
+    options.read(true).write(true).mode(0o600);
+    let made = options.clone().create_new(true).open(&target.file);
+    let is_made = made.is_ok();
+    let file = match made {
+        Err(why) if why.kind() == io::ErrorKind::AlreadyExists => options.open(&target.file),
+        made => made,
+    };
     let file = file.map_err(|why| refused("create it", why))?;
     let about = file.metadata().map_err(|why| refused("look at it", why))?;
     if is_done(&about) {
         // Another process extended it meanwhile.
-        return Ok(());
+        return Ok(None);
     }
     let what = format!("allocate its {bytes} bytes");
-    let len = about.len();
-    allocate(&file, &about, bytes, fills_holes).map_err(|why| {
-        // Otherwise the partial allocation would stay and fill the disk.
-        let taken_back = match before {
-            Err(_) if len == 0 => std::fs::remove_file(&target.file),
-            _ => file.set_len(len),
-        };
-        if let Err(error) = taken_back {
-            tracing::warn!("{}: cannot give its space back: {error}", target.device());
+    let before = (!is_made).then_some(about.len());
+    let laid_out = LaidOut { path: target.file.clone(), before };
+    match allocate(&file, &about, bytes, fills_holes) {
+        Ok(()) => Ok(Some(laid_out)),
+        Err(why) => {
+            // Otherwise the partial allocation would stay and fill the disk.
+            laid_out.take_back();
+            Err(refused(&what, why))
         }
-        refused(&what, why)
-    })
+    }
 }
 
 /// Makes a file at least `bytes` long and allocates what is added, and its holes if asked to.

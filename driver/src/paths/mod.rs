@@ -44,7 +44,7 @@ use crate::memory::{self, Buffer, IoBuffer};
 use crate::queue_pair::{CommandError, Completion, RejectReason, Rejected, Stats};
 use crate::spec::{DsmRange, Lba};
 use crate::sys::HostMemory;
-use crate::target::{KernelPath, Target};
+use crate::target::{KernelPath, KernelTarget, Target};
 use crate::{Controller, Namespace, Protection};
 use synchronous::{mmap, psync};
 
@@ -292,6 +292,21 @@ enum Path {
     UringCmd(uring::command::UringCmdDevice),
 }
 
+impl Path {
+    /// Returns the path to an open file, and what it is.
+    fn of_file(target: &KernelTarget, file: &file::OpenFile) -> Result<(DeviceInfo, Path)> {
+        let (info, file) = (file.info(target, 1), file.clone());
+        Ok(match target.path {
+            KernelPath::Mmap => (info, Path::Mmap(mmap::map(file, &target.device())?)),
+            KernelPath::Uring => {
+                let uring = uring::plain::open(target, file)?;
+                (uring.info(target), Path::Uring(uring))
+            }
+            _ => (info, Path::Psync(file)),
+        })
+    }
+}
+
 impl Device {
     fn new(info: DeviceInfo, path: Path, locality: Locality) -> Device {
         Device { info, clock: Clock::start(), path, locality }
@@ -305,25 +320,27 @@ impl Device {
         let Target::Kernel(kernel) = target else { return nvme::open(target, options) };
         let (info, path) = match kernel.path {
             KernelPath::Null => return Ok(null::open(kernel)),
-            KernelPath::Psync => {
-                let file = file::open(kernel, options)?;
-                (file.info(kernel, 1), Path::Psync(file))
-            }
-            KernelPath::Mmap => {
-                let file = file::open(kernel, options)?;
-                let info = file.info(kernel, 1);
-                (info, Path::Mmap(mmap::map(file, &kernel.device())?))
-            }
-            KernelPath::Uring => {
-                let uring = uring::plain::open(kernel, options)?;
-                (uring.info(kernel), Path::Uring(uring))
-            }
             KernelPath::UringCmd => {
                 let uring_cmd = uring::command::open(kernel, options)?;
                 (uring_cmd.info(kernel), Path::UringCmd(uring_cmd))
             }
+            _ => {
+                let file = file::open(kernel, options)?;
+                Path::of_file(kernel, &file).inspect_err(|_| file.take_back())?
+            }
         };
         Ok(Device::new(info, path, file::locality(&kernel.file)))
+    }
+
+    /// Takes back what [`DeviceOptions::file_bytes`] made of its file, for a use that was refused: removes one that was
+    /// made, and gives one that was made longer its length back.
+    pub fn take_back_file(&self) {
+        match &self.path {
+            Path::Psync(file) => file.take_back(),
+            Path::Mmap(mapped) => mapped.file().take_back(),
+            Path::Uring(uring) => uring.file().take_back(),
+            Path::Nvme(_) | Path::Null(_) | Path::UringCmd(_) => {}
+        }
     }
 
     /// Wraps a namespace of an open controller.

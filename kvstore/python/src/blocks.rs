@@ -1,6 +1,6 @@
 //! KV blocks of a model, written layer by layer, and leases.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use adit_kvshare::client::SharedLayout;
 use adit_kvstore::UNIT_BYTES;
@@ -13,10 +13,12 @@ use crate::arguments;
 use crate::errors;
 use crate::forked::Ours;
 use crate::link::Link;
+use crate::numbers;
 use crate::options;
-use crate::scope::Scope;
+use crate::scope::{self, Scope};
 use crate::session::Session;
 use crate::view::View;
+use crate::waiting;
 
 /// Where a layout is defined.
 enum Defined {
@@ -69,7 +71,8 @@ impl Layout {
                 if era == link.era {
                     return Ok(defined);
                 }
-                let again = py.detach(|| link.client.layout(*defined.layout()));
+                let (client, shape) = (link.client.clone(), *defined.layout());
+                let again = waiting::apart(py, move || client.layout(shape))?;
                 let again = again.map_err(|why| errors::of_shared(py, &why))?;
                 *lock(last) = (link.era, again);
                 Ok(again)
@@ -143,6 +146,12 @@ impl Lease {
         self.count
     }
 
+    fn __repr__(&self) -> String {
+        let held = self.lease.get().map(lock);
+        let state = if held.is_some_and(|held| held.is_some()) { "held" } else { "released" };
+        format!("Lease({} objects, {state})", self.count)
+    }
+
     /// End the lease. Ending it twice does nothing.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
         let lease = self.lease.get().ok_or_else(|| errors::forked(py))?;
@@ -151,13 +160,17 @@ impl Lease {
     }
 }
 
+/// What writes blocks, until they are committed. A call has it while it waits.
+type Writing = Arc<Mutex<Option<store::BlocksWriter>>>;
+
 /// Room for KV blocks that are written layer by layer, returned by ``Store.reserve_blocks``.
 ///
 /// A block is invisible until it is committed. Leaving a ``with`` statement before that gives the room back.
 #[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct BlocksWriter {
-    writer: Ours<Mutex<Option<store::BlocksWriter>>>,
+    writer: Ours<Writing>,
     session: Ours<Session>,
+    count: usize,
 }
 
 impl BlocksWriter {
@@ -166,17 +179,26 @@ impl BlocksWriter {
         writer: store::BlocksWriter,
         session: Session,
     ) -> PyResult<Py<BlocksWriter>> {
-        let (writer, session) = (Ours::new(Mutex::new(Some(writer))), Ours::new(session));
-        Scope::of(py, BlocksWriter { writer, session }, "close")
+        let count = writer.count();
+        let (writer, session) = (Ours::new(Arc::new(Mutex::new(Some(writer)))), Ours::new(session));
+        Scope::of(py, BlocksWriter { writer, session, count }, "close")
     }
 
-    fn parts(&self, py: Python<'_>) -> PyResult<(&Mutex<Option<store::BlocksWriter>>, &Session)> {
-        self.writer.get().zip(self.session.get()).ok_or_else(|| errors::forked(py))
+    fn parts(&self, py: Python<'_>) -> PyResult<(Writing, Session)> {
+        let parts = self.writer.get().cloned().zip(self.session.get().cloned());
+        parts.ok_or_else(|| errors::forked(py))
     }
 }
 
 #[pymethods]
 impl BlocksWriter {
+    fn __repr__(&self) -> String {
+        // A call that waits has it.
+        let is_open = |writer: &Writing| writer.try_lock().map_or(true, |writer| writer.is_some());
+        let state = scope::state(self.writer.get().is_some_and(is_open));
+        format!("BlocksWriter({} blocks, {state})", self.count)
+    }
+
     /// Write one layer of all blocks.
     ///
     /// Parameters
@@ -190,13 +212,18 @@ impl BlocksWriter {
     /// ------
     /// InvalidError
     ///     If a length or their number is wrong, or the blocks are committed already.
-    fn put_layer(&self, py: Python<'_>, layer: u32, buffers: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn put_layer(
+        &self,
+        py: Python<'_>,
+        #[pyo3(from_py_with = numbers::layer)] layer: u32,
+        buffers: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
         let (writer, session) = self.parts(py)?;
         let views = arguments::views(buffers, View::readable)?;
-        let job = py.detach(|| {
-            let writer = lock(writer);
+        let job = waiting::apart(py, move || {
+            let writer = lock(&writer);
             writer.as_ref().map(|writer| session.fill(writer, layer, views))
-        });
+        })?;
         job.ok_or_else(|| over(py))?.all(py).map(drop)
     }
 
@@ -213,18 +240,17 @@ impl BlocksWriter {
     ///     If a block lacks a layer.
     fn commit<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
         let (writer, session) = self.parts(py)?;
-        let job = py.detach(|| {
-            let writer = lock(writer).take()?;
+        let job = waiting::apart(py, move || {
+            let writer = lock(&writer).take()?;
             Some(session.seal(writer))
-        });
+        })?;
         job.ok_or_else(|| over(py))?.all(py)
     }
 
     /// Give the room of blocks that are not committed back.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let (writer, _) = self.parts(py)?;
-        py.detach(|| drop(lock(writer).take()));
-        Ok(())
+        waiting::apart(py, move || drop(lock(&writer).take()))
     }
 }
 

@@ -12,6 +12,7 @@ use crate::blocks::{Layout, Lease};
 use crate::errors;
 use crate::inside::PutArguments;
 use crate::job::Job;
+use crate::numbers;
 use crate::options;
 use crate::queue::Queue;
 use crate::requests::{ByKeys, Maker, Requests};
@@ -19,6 +20,7 @@ use crate::scope::Scope;
 use crate::source::Source;
 use crate::streams::{self, Pieces};
 use crate::view::View;
+use crate::waiting::{self, begun};
 
 /// The calls that ``Store`` and ``Client`` have in common.
 #[pyclass(frozen, subclass, module = "adit._adit", extends = Scope)]
@@ -43,7 +45,8 @@ impl Calls {
         with: PutArguments<'_, '_>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let item = (arguments::key(key)?, View::readable(value)?);
-        slf.get().source.put(slf.py(), vec![item], with, |_, job| ended(job))?.one(slf.py())
+        let job = slf.get().source.put(slf.py(), vec![item], with, |_, job| begun(job))?;
+        waiting::ended(slf.py(), job)?.one(slf.py())
     }
 
     /// Stores several objects; `Store.put_many` says how.
@@ -57,7 +60,8 @@ impl Calls {
         with: PutArguments<'_, '_>,
     ) -> PyResult<Bound<'py, PyList>> {
         let items = arguments::pairs(keys, values, View::readable)?;
-        slf.get().source.put(slf.py(), items, with, |_, job| ended(job))?.all(slf.py())
+        let job = slf.get().source.put(slf.py(), items, with, |_, job| begun(job))?;
+        waiting::ended(slf.py(), job)?.all(slf.py())
     }
 
     /// Stores what can be read; `Store.put_from` says how.
@@ -72,14 +76,15 @@ impl Calls {
         with: PutArguments<'_, '_>,
     ) -> PyResult<bool> {
         let (py, key) = (slf.py(), arguments::key(key)?);
-        let readable = py.import("adit._streams")?.getattr("readable")?.call1((source, nbytes))?;
-        let (source, nbytes): (Py<PyAny>, Option<u64>) = readable.extract()?;
+        let measure = py.import("adit._streams")?.getattr("measured")?;
+        let nbytes = nbytes
+            .map_or_else(|| measure.call1((source,))?.extract(), |nbytes| Ok(Some(nbytes)))?;
         streams::put_from(py, &slf.get().source, (key, nbytes), source, with)
     }
 
     /// Makes requests, waits for their answers detached, and returns the job.
     fn run(&self, py: Python<'_>, start: impl FnOnce(&Maker) -> Job + Send) -> PyResult<Job> {
-        self.source.ask(py, |requests| ended(start(requests)))
+        waiting::ended(py, self.source.ask(py, |requests| begun(start(requests)))?)
     }
 
     /// Makes a call with one key.
@@ -98,11 +103,6 @@ impl Calls {
     fn futures_of<'py>(slf: &Bound<'py, Calls>, class: &str) -> PyResult<Bound<'py, PyAny>> {
         slf.py().import("adit._futures")?.getattr(class)?.call1((slf,))
     }
-}
-
-fn ended(mut job: Job) -> Job {
-    job.wait();
-    job
 }
 
 #[pymethods]
@@ -135,13 +135,19 @@ impl Calls {
     /// ----------
     /// key : bytes or str
     /// buffer : buffer
-    ///     Contiguous and writable. In registered memory or memory of ``Client.allocate`` the device writes to it; up to
+    ///     Contiguous and writable: a buffer, a torch tensor on the CPU, or another array that has DLPack and is writable
+    ///     by it. torch's autograd is not told of the write. In registered memory or memory of ``Client.allocate`` the device writes to it; up to
     ///     4095 bytes behind the object may then be cleared, within the buffer.
     ///
     /// Returns
     /// -------
     /// int or None
     ///     Bytes of the object; ``None`` if there is no such object.
+    ///
+    /// Raises
+    /// ------
+    /// BadBufferError
+    ///     If the buffer is shorter than the object, read-only, not contiguous, on another device, or one of objects.
     fn get_into<'py>(
         &self,
         py: Python<'py>,
@@ -193,14 +199,14 @@ impl Calls {
     fn get_layer<'py>(
         &self,
         py: Python<'py>,
-        layer: u32,
+        #[pyo3(from_py_with = numbers::layer)] layer: u32,
         keys: &Bound<'_, PyAny>,
         buffers: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let items = arguments::pairs(keys, buffers, View::writable)?;
-        let job = self.source.ask(py, |requests| requests.get_layer(layer, items).map(ended))?;
+        let job = self.source.ask(py, |requests| requests.get_layer(layer, items).map(begun))?;
         let (position, _views) = match job {
-            Ok(job) => return job.all(py),
+            Ok(job) => return waiting::ended(py, job)?.all(py),
             Err(refused) => refused,
         };
         let (missed, given) = match &self.source {
@@ -288,7 +294,7 @@ impl Calls {
     fn delete<'py>(
         &self,
         key: &Bound<'py, PyAny>,
-        if_version: Option<u64>,
+        #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let Some(version) = if_version else { return self.one(key, Requests::delete) };
         let (py, name) = (key.py(), arguments::key(key)?);
@@ -344,7 +350,7 @@ impl Calls {
     fn removals<'py>(
         &self,
         py: Python<'py>,
-        cursor: Option<u64>,
+        #[pyo3(from_py_with = numbers::last_cursor)] cursor: Option<u64>,
         prefix: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let prefix = prefix.map(arguments::prefix).transpose()?.unwrap_or_default();
@@ -393,13 +399,13 @@ impl Calls {
     fn layout(
         &self,
         py: Python<'_>,
-        layers: u32,
-        kv_heads: u32,
-        head_dim: u32,
-        tokens: u32,
+        #[pyo3(from_py_with = numbers::layers)] layers: u32,
+        #[pyo3(from_py_with = numbers::kv_heads)] kv_heads: u32,
+        #[pyo3(from_py_with = numbers::head_dim)] head_dim: u32,
+        #[pyo3(from_py_with = numbers::tokens)] tokens: u32,
         dtype: &str,
-        tensors_per_layer: u8,
-        slots: Option<u32>,
+        #[pyo3(from_py_with = numbers::tensors_per_layer)] tensors_per_layer: u8,
+        #[pyo3(from_py_with = numbers::slots)] slots: Option<u32>,
     ) -> PyResult<Layout> {
         let dtype = options::dtype(py, dtype)?;
         let block = BlockShape { layers, tensors_per_layer, kv_heads, head_dim, dtype, tokens };

@@ -12,15 +12,18 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::arguments;
 use crate::blocks::Layout;
+use crate::bytes;
 use crate::calls::Calls;
 use crate::connection::Connection;
 use crate::errors;
 use crate::figures;
 use crate::inside::PutArguments;
+use crate::numbers;
 use crate::options;
+use crate::scope;
 use crate::shared::Memory;
 use crate::source::Source;
-use crate::view;
+use crate::waiting;
 
 /// Connect to a store that another process of this machine serves.
 ///
@@ -59,16 +62,17 @@ pub(crate) fn connect(
     py: Python<'_>,
     path: PathBuf,
     tenant: Option<String>,
-    pool_bytes: usize,
-    depth: u64,
+    #[pyo3(from_py_with = numbers::pool_bytes)] pool_bytes: usize,
+    #[pyo3(from_py_with = numbers::depth)] depth: u64,
     timeout: f64,
 ) -> PyResult<Py<Client>> {
     let timeout = options::seconds(py, "timeout", timeout)?;
     let options = ClientOptions { tenant, depth, pool_bytes, timeout };
-    let connected = py.detach(|| Connection::open(path.clone(), options));
+    let to = path.clone();
+    let connected = waiting::apart(py, move || Connection::open(to, options))?;
     let connection = connected.map_err(|why| unreachable(py, &why, &path))?;
     let calls = Calls::of(Source::Client(Arc::clone(&connection)));
-    Py::new(py, calls.add_subclass(Client { connection }))
+    Py::new(py, calls.add_subclass(Client { connection, path }))
 }
 
 /// Makes the exception of a connection that did not come about: its reason, and what to do.
@@ -105,6 +109,8 @@ fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
 #[pyclass(frozen, module = "adit", extends = Calls)]
 pub(crate) struct Client {
     connection: Arc<Connection>,
+    /// The server's socket.
+    path: PathBuf,
 }
 
 #[pymethods]
@@ -137,16 +143,25 @@ impl Client {
     /// -----
     /// A buffer in it that begins at a multiple of 4096 and is whole multiples of 4096 long is not copied. After a
     /// ``DeadlineError`` or a ``LostError`` the drive may still write the buffers of that call: do not use them again.
-    fn allocate<'py>(&self, py: Python<'py>, nbytes: usize) -> PyResult<Bound<'py, PyAny>> {
+    fn allocate<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = numbers::nbytes)] nbytes: usize,
+    ) -> PyResult<Bound<'py, PyAny>> {
         if nbytes == 0 {
             return Err(options::invalid(py, "nbytes", nbytes, "give 1 or more"));
         }
         let link = self.connection.link(py)?;
-        let held = py.detach(|| link.allocate(nbytes));
+        let held = waiting::apart(py, move || link.allocate(nbytes))?;
         let held = held.map_err(|why| errors::of_shared(py, &why))?;
         let address = held.start;
         let memory = Bound::new(py, Memory::new(held))?;
         py.import("adit._shared")?.getattr("view")?.call1((memory, address, nbytes))
+    }
+
+    fn __repr__(&self) -> String {
+        let state = scope::state(self.connection.current().is_some());
+        format!("Client({}, {state})", self.path.display())
     }
 
     /// Store an object, in the place of one with the same key; see ``Store.put``.
@@ -159,7 +174,7 @@ impl Client {
         ttl: Option<f64>,
         layout: Option<&Layout>,
         if_absent: bool,
-        if_version: Option<u64>,
+        #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let condition = options::condition(slf.py(), if_absent, if_version)?;
         let with = PutArguments { ttl, tenant: None, after: None, layout, condition };
@@ -187,11 +202,11 @@ impl Client {
         slf: &Bound<'_, Client>,
         key: &Bound<'_, PyAny>,
         source: &Bound<'_, PyAny>,
-        nbytes: Option<u64>,
+        #[pyo3(from_py_with = numbers::stream_nbytes)] nbytes: Option<u64>,
         ttl: Option<f64>,
         layout: Option<&Layout>,
         if_absent: bool,
-        if_version: Option<u64>,
+        #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<bool> {
         let condition = options::condition(slf.py(), if_absent, if_version)?;
         let with = PutArguments { ttl, tenant: None, after: None, layout, condition };
@@ -206,7 +221,7 @@ impl Client {
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let key = arguments::key(key)?;
         let value = self.connection.ask(py, |client| client.get(key))?;
-        Ok(value.map(|value| view::copied(py, value.bytes())))
+        value.map(|value| bytes::of(py, value.bytes())).transpose()
     }
 
     /// Return some of the objects whose keys begin with a prefix, and where to go on; see ``Store.scan``.
@@ -221,7 +236,7 @@ impl Client {
     fn scan<'py>(
         &self,
         py: Python<'py>,
-        cursor: u64,
+        #[pyo3(from_py_with = numbers::cursor)] cursor: u64,
         prefix: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Bound<'py, PyList>, Option<u64>)> {
         let prefix = prefix.map(arguments::prefix).transpose()?.unwrap_or_default();
@@ -247,7 +262,8 @@ impl Client {
     /// ``clients_turned_away``, ``mapped_bytes_now`` and ``leases_now`` are the server's.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let link = self.connection.link(py)?;
-        let stats = py.detach(|| link.client.stats());
+        let client = link.client.clone();
+        let stats = waiting::apart(py, move || client.stats())?;
         let (mut stats, serving) = stats.map_err(|why| errors::of_shared(py, &why))?;
         stats.copied_bytes += link.copied.load(Ordering::Relaxed);
         figures::of_server(py, &stats, &serving)

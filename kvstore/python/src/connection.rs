@@ -17,6 +17,7 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::forked::Ours;
 use crate::link::Link;
+use crate::waiting;
 
 /// The first pause between two tries to connect; each is twice as long as the one before, up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -176,7 +177,7 @@ impl Connection {
         ask: impl FnOnce(&Client) -> Pending<T> + Send,
     ) -> PyResult<T> {
         let link = self.link(py)?;
-        let answer = py.detach(|| ask(&link.client).wait());
+        let answer = waiting::answer(py, || ask(&link.client))?;
         answer.map_err(|unfinished| errors::of_shared(py, &unfinished.error))
     }
 

@@ -20,6 +20,7 @@ use crate::link::Link;
 use crate::options;
 use crate::session::Session;
 use crate::view::View;
+use crate::waiting;
 
 /// The stores of this process, to be closed at its end.
 static OPEN: Mutex<Vec<Weak<Inside>>> = Mutex::new(Vec::new());
@@ -101,28 +102,21 @@ impl Inside {
     ///
     /// # Errors
     /// `BadBufferError` if some of it is registered; the store's.
-    pub(crate) fn register(&self, py: Python<'_>, view: View) -> PyResult<Arc<Lending<Buffer>>> {
-        let session = self.lock(py)?;
-        let registered = py.detach(|| {
-            let _one = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
-            let opened = session.read().unwrap_or_else(PoisonError::into_inner).clone();
-            let Some(Session { store, regions, .. }) = opened else {
-                return Err(Unregistered::Failed(Failure::Closed.into()));
-            };
-            let (start, len) = (view.address(), view.len());
-            let open: Vec<_> = regions.iter().filter(|region| region.is_open()).collect();
-            if open.iter().any(|region| region.overlaps(start, len)) {
-                return Err(Unregistered::Overlap(view));
-            }
-            let memory = view.into_memory().map_err(|why| Unregistered::Failed(why.into()))?;
-            let buffer = store.register(memory).map_err(Unregistered::Failed)?;
-            let shared = Lending::new(start, buffer);
-            let regions = open.into_iter().chain([&shared]).cloned().collect();
-            if let Some(opened) = &mut *session.write().unwrap_or_else(PoisonError::into_inner) {
-                opened.regions = regions;
-            }
-            Ok(shared)
-        });
+    pub(crate) fn register(
+        self: &Arc<Inside>,
+        py: Python<'_>,
+        view: View,
+    ) -> PyResult<Arc<Lending<Buffer>>> {
+        self.lock(py)?;
+        let inside = Arc::clone(self);
+        let registered = waiting::apart_or(
+            py,
+            move || inside.registered(view),
+            |registered| {
+                // Its caller has no region to close.
+                drop(registered.map(|memory| memory.close()));
+            },
+        )?;
         registered.map_err(|why| match why {
             Unregistered::Failed(why) => errors::of(py, &why),
             Unregistered::Overlap(_view) => {
@@ -132,15 +126,37 @@ impl Inside {
         })
     }
 
+    fn registered(&self, view: View) -> Result<Arc<Lending<Buffer>>, Unregistered> {
+        let closed = || Unregistered::Failed(Failure::Closed.into());
+        let session = self.session.get().ok_or_else(closed)?;
+        let _one = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
+        let opened = session.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let Session { store, regions, .. } = opened.ok_or_else(closed)?;
+        let (start, len) = (view.address(), view.len());
+        let open: Vec<_> = regions.iter().filter(|region| region.is_open()).collect();
+        if open.iter().any(|region| region.overlaps(start, len)) {
+            return Err(Unregistered::Overlap(view));
+        }
+        let memory = view.into_memory().map_err(|why| Unregistered::Failed(why.into()))?;
+        let buffer = store.register(memory).map_err(Unregistered::Failed)?;
+        let shared = Lending::new(start, buffer);
+        let regions = open.into_iter().chain([&shared]).cloned().collect();
+        if let Some(opened) = &mut *session.write().unwrap_or_else(PoisonError::into_inner) {
+            opened.regions = regions;
+        }
+        Ok(shared)
+    }
+
     /// Ends the store and waits for that. Does nothing if it has ended.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         let mut session = self.lock(py)?.write().unwrap_or_else(PoisonError::into_inner);
         let Some(Session { store, regions, .. }) = session.take() else { return Ok(()) };
         drop(session);
-        let ended = wait(py, || store.close());
+        // It ends even if its caller does not wait for that.
+        let ended = waiting::apart(py, move || store.close().wait());
         // Their memory goes with the last request that uses it.
         py.detach(|| drop(regions));
-        ended.map(drop)
+        ended?.map(drop).map_err(|unfinished| errors::of(py, &unfinished.error))
     }
 }
 
@@ -195,11 +211,11 @@ impl PutArguments<'_, '_> {
 /// Makes a request and waits for it, detached.
 ///
 /// # Errors
-/// The store's.
+/// The store's; what a signal's handler raises.
 pub(crate) fn wait<T: Send>(
     py: Python<'_>,
     ask: impl FnOnce() -> Pending<T> + Send,
 ) -> PyResult<T> {
-    let answer: Answer<T> = py.detach(|| ask().wait());
+    let answer: Answer<T> = waiting::answer(py, ask)?;
     answer.map_err(|unfinished| errors::of(py, &unfinished.error))
 }

@@ -3,6 +3,7 @@
 //! Nothing here touches a Python object but through the address and length of its buffer, so all of it but the results
 //! runs detached from the interpreter. Views that are done with are kept, and released where their job ends, attached.
 
+use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -15,6 +16,7 @@ use adit_kvstore::store::{Removed, Value};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList};
 
+use crate::bytes::{FEW, Unfilled};
 use crate::errors;
 use crate::link::Link;
 use crate::requests;
@@ -24,6 +26,8 @@ use crate::view::View;
 /// How long to wait for one answer of several before another is looked at. A connection's answers hold memory of its
 /// pool, for which others may wait.
 const LOOK: Duration = Duration::from_millis(1);
+/// What a result costs beside its bytes, in bytes.
+pub(crate) const RESULT: usize = 256;
 
 /// One request, and what it needs once it is answered.
 pub(crate) enum Flight {
@@ -34,8 +38,8 @@ pub(crate) enum Flight {
 /// How to look for an answer.
 #[derive(Clone, Copy)]
 pub(crate) enum Look<'a> {
-    /// Block until it is there; if a time is given, no longer than that.
-    Wait(Option<Duration>),
+    /// Block until it is there, no longer than this.
+    Wait(Duration),
     /// Have the waker called if it is not there.
     Poll(&'a Waker),
 }
@@ -48,6 +52,10 @@ pub(crate) enum Answered {
     Value(Option<Value>),
     /// A value that a connection's pool has its memory back of.
     Bytes(Option<Vec<u8>>),
+    /// A value that is to be copied to a buffer with room for it.
+    Copy(Value, View),
+    /// A value that was copied to an object.
+    Object(Py<PyBytes>),
     Count(u64),
     Gone(Removed),
     Done,
@@ -64,7 +72,20 @@ pub(crate) enum Answered {
 enum Slot {
     Flying(Flight),
     Landed(Answered),
+    /// So many bytes of a value were copied.
+    Filling(Filling, usize),
 }
+
+/// A value, and where it is copied to.
+enum Filling {
+    Object(Box<dyn Bytes>, Unfilled),
+    View(Value, View),
+}
+
+/// Memory that a value is in.
+trait Bytes: Deref<Target = [u8]> + Send + Sync {}
+
+impl<T: Deref<Target = [u8]> + Send + Sync> Bytes for T {}
 
 /// When a connection's requests are given up. A store has deadlines of its own.
 #[derive(Clone, Copy)]
@@ -78,6 +99,8 @@ pub(crate) struct Deadline {
 pub(crate) struct Job {
     slots: Vec<Slot>,
     flying: usize,
+    /// Results that are there, of the first requests.
+    filled: usize,
     deadline: Option<Deadline>,
     /// Views to release.
     spent: Vec<View>,
@@ -88,7 +111,7 @@ impl Job {
     /// Creates the job of so many requests, whose copied bytes are counted in `copied`.
     pub(crate) fn new(requests: usize, deadline: Option<Deadline>, copied: &Arc<AtomicU64>) -> Job {
         let (slots, spent) = (Vec::with_capacity(requests), Vec::new());
-        Job { slots, flying: 0, deadline, spent, copied: Arc::clone(copied) }
+        Job { slots, flying: 0, filled: 0, deadline, spent, copied: Arc::clone(copied) }
     }
 
     /// Adds requests behind the others.
@@ -124,16 +147,30 @@ impl Job {
         self.deadline
     }
 
-    /// Blocks until every request is answered or given up.
-    pub(crate) fn wait(&mut self) {
+    /// Returns whether every request is answered or given up.
+    pub(crate) fn is_over(&self) -> bool {
+        self.flying == 0
+    }
+
+    /// Blocks until every request is answered or given up, or `at_most` has passed. Returns whether they are.
+    pub(crate) fn wait_for(&mut self, at_most: Duration) -> bool {
+        let until = Instant::now() + at_most;
         while self.flying > 0 {
             for position in 0..self.slots.len() {
-                let left = self.deadline.map(|deadline| deadline.left());
-                let pause = left.map(|left| if self.flying > 1 { left.min(LOOK) } else { left });
+                let left = until.saturating_duration_since(Instant::now());
+                let pause = match self.deadline {
+                    Some(deadline) if self.flying > 1 => left.min(deadline.left()).min(LOOK),
+                    Some(deadline) => left.min(deadline.left()),
+                    None => left,
+                };
                 self.look(position, Look::Wait(pause));
             }
             self.give_up_if_late();
+            if Instant::now() >= until {
+                break;
+            }
         }
+        self.is_over()
     }
 
     /// Takes the answers that have come, and has `waker` called for each of the others. Returns their number.
@@ -181,11 +218,36 @@ impl Job {
         true
     }
 
+    /// Copies values to Python's objects and to buffers, detached, as long as `left` bytes are left, which it counts
+    /// down. Returns whether all results are there.
+    ///
+    /// # Errors
+    /// `MemoryError`.
+    pub(crate) fn fill(&mut self, py: Python<'_>, left: &mut usize) -> PyResult<bool> {
+        let (mut end, mut bytes) = (self.filled, 0_usize);
+        while end < self.slots.len() && bytes.saturating_add((end - self.filled) * RESULT) < *left {
+            bytes = bytes.saturating_add(self.slots[end].prepare(py, &mut self.spent)?);
+            end += 1;
+        }
+        let (slots, copied) = (&mut self.slots[self.filled..end], &self.copied);
+        let mut copy = || {
+            let filled = slots.iter_mut().map(|slot| slot.fill(left, &mut self.spent, copied));
+            self.filled += filled.take_while(|is_done| *is_done).count();
+        };
+        if bytes > FEW {
+            py.detach(copy)
+        } else {
+            copy()
+        }
+        Ok(self.filled == self.slots.len())
+    }
+
     /// Returns the answers as Python objects, `None` for a request that failed, and the first failure.
     pub(crate) fn results<'py>(
-        self,
+        mut self,
         py: Python<'py>,
     ) -> PyResult<(Bound<'py, PyList>, Option<PyErr>)> {
+        self.fill(py, &mut usize::MAX.clone())?;
         let (results, mut failure) = (PyList::empty(py), None);
         for (position, slot) in self.slots.into_iter().enumerate() {
             let Slot::Landed(answered) = slot else { unreachable!("every request was answered") };
@@ -223,6 +285,81 @@ impl Job {
     }
 }
 
+impl Slot {
+    /// Makes room for a value that was answered; returns how many bytes are to be copied.
+    fn prepare(&mut self, py: Python<'_>, spent: &mut Vec<View>) -> PyResult<usize> {
+        let answered = match std::mem::replace(self, Slot::Landed(Answered::Done)) {
+            Slot::Landed(answered) => answered,
+            other => {
+                *self = other;
+                return Ok(self.left());
+            }
+        };
+        *self = match answered {
+            Answered::Value(Some(value)) => Slot::object(py, Box::new(value))?,
+            Answered::Bytes(Some(value)) => Slot::object(py, Box::new(value))?,
+            Answered::Copy(value, view) => {
+                let (needs, has) = (value.len(), view.len());
+                if needs > has {
+                    spent.push(view);
+                    Slot::Landed(Answered::Short { needs, has })
+                } else {
+                    Slot::Filling(Filling::View(value, view), 0)
+                }
+            }
+            other => Slot::Landed(other),
+        };
+        Ok(self.left())
+    }
+
+    fn object(py: Python<'_>, value: Box<dyn Bytes>) -> PyResult<Slot> {
+        let object = Unfilled::new(py, value.len())?;
+        Ok(Slot::Filling(Filling::Object(value, object), 0))
+    }
+
+    /// Returns how many bytes are to be copied.
+    fn left(&self) -> usize {
+        match self {
+            Slot::Filling(Filling::Object(value, _), at) => value.len() - at,
+            Slot::Filling(Filling::View(value, _), at) => value.len() - at,
+            Slot::Flying(_) | Slot::Landed(_) => 0,
+        }
+    }
+
+    /// Copies at most `left` bytes, which it counts down. Returns whether the result is there.
+    fn fill(&mut self, left: &mut usize, spent: &mut Vec<View>, copied: &AtomicU64) -> bool {
+        let bytes = self.left().min(*left);
+        *left = left.saturating_sub(bytes.saturating_add(RESULT));
+        match self {
+            Slot::Filling(Filling::Object(value, object), at) => {
+                object.write_at(*at, (&value[*at..*at + bytes]).into());
+                *at += bytes;
+            }
+            Slot::Filling(Filling::View(value, view), at) => {
+                view.write_at(*at, (&value[*at..*at + bytes]).into());
+                copied.fetch_add(bytes as u64, Ordering::Relaxed);
+                *at += bytes;
+            }
+            Slot::Flying(_) | Slot::Landed(_) => return true,
+        }
+        if self.left() > 0 {
+            return false;
+        }
+        // The value's memory is given back here, detached.
+        *self = match std::mem::replace(self, Slot::Landed(Answered::Done)) {
+            Slot::Filling(Filling::Object(_, object), _) => {
+                Slot::Landed(Answered::Object(object.into_object()))
+            }
+            Slot::Filling(Filling::View(value, view), _) => {
+                spent.push(view);
+                Slot::Landed(Answered::Length(Some(value.len() as u64)))
+            }
+            other => other,
+        };
+        true
+    }
+}
+
 impl Deadline {
     /// Creates the deadline of a call that begins now.
     pub(crate) fn after(timeout: Duration) -> Deadline {
@@ -240,7 +377,7 @@ pub(crate) fn fill(view: &View, value: Option<SharedBytes<'_>>, copied: &AtomicU
     if value.len() > view.len() {
         return Answered::Short { needs: value.len(), has: view.len() };
     }
-    view.write(value);
+    view.write_at(0, value);
     copied.fetch_add(value.len() as u64, Ordering::Relaxed);
     Answered::Length(Some(value.len() as u64))
 }
@@ -260,8 +397,10 @@ impl Answered {
                     PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))?;
                 (keys, next, missed_some).into_pyobject(py)?.into_any()
             }
-            Answered::Value(Some(value)) => PyBytes::new(py, &value).into_any(),
-            Answered::Bytes(Some(value)) => PyBytes::new(py, &value).into_any(),
+            Answered::Object(value) => value.into_bound(py).into_any(),
+            Answered::Value(Some(_)) | Answered::Bytes(Some(_)) | Answered::Copy(..) => {
+                unreachable!("values were copied")
+            }
             Answered::Value(None) | Answered::Bytes(None) | Answered::Done => {
                 py.None().into_bound(py)
             }

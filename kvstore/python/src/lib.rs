@@ -19,13 +19,16 @@
 //! | `shared` | the memory that a client shares with its server, and with the next |
 //! | `streams` | the class `Pieces`, behind readers of objects of any length; and puts of such objects |
 //! | `blocks` | the classes `Layout`, `BlocksWriter` and `Lease` |
-//! | `arguments`, `options` | keys, buffers and settings, read from Python objects |
+//! | `arguments`, `options`, `numbers` | keys, buffers and settings, read from Python objects |
 //! | `job` | the requests of one call and their answers, of either kind |
 //! | `requests` | requests and how their answers are settled, for every way to a store |
 //! | `session`, `link` | the two ways: to a store of this process, and over a connection |
 //! | `memory` | the class `Region`: memory of the caller's that the devices know |
 //! | `lending` | memory of either kind, and which runs of it requests have |
-//! | `view` | Python's buffer protocol; all unsafe code |
+//! | `view` | the bytes of a Python object, by its buffer protocol; copies through pointers |
+//! | `torch`, `dlpack` | the bytes of tensors, which have no such protocol |
+//! | `bytes` | objects of the type `bytes`, filled without the interpreter |
+//! | `waiting` | waits that a signal ends |
 //! | `figures` | counters by name |
 //! | `errors` | the store's errors as Python exceptions |
 //! | `logs` | what driver and store log, for Python's `logging` |
@@ -33,9 +36,11 @@
 
 mod arguments;
 mod blocks;
+mod bytes;
 mod calls;
 mod client;
 mod connection;
+mod dlpack;
 mod errors;
 mod figures;
 mod forked;
@@ -45,6 +50,7 @@ mod lending;
 mod link;
 mod logs;
 mod memory;
+mod numbers;
 mod options;
 mod queue;
 mod ready;
@@ -56,7 +62,9 @@ mod shared;
 mod source;
 mod store;
 mod streams;
+mod torch;
 mod view;
+mod waiting;
 
 use pyo3::prelude::*;
 

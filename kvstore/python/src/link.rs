@@ -11,7 +11,7 @@ use adit_kvshare::client::{Answer, Data, Pending, Put, PutWith, Read, Value};
 use adit_kvshare::{Client, Error, Result, SharedBytes, SharedBytesMut, Span, Unfinished};
 use adit_kvstore::Key;
 use adit_kvstore::shard::Part;
-use adit_kvstore::store::Removed;
+use adit_kvstore::store::{self, Removed};
 
 use crate::job::{self, Answered, Deadline, Job};
 use crate::lending::Loan;
@@ -197,6 +197,10 @@ impl Way for Link {
         Answered::Bytes(value.map(|value| value.to_vec()))
     }
 
+    fn kept(value: Value) -> std::result::Result<store::Value, Value> {
+        Err(value)
+    }
+
     fn of_failure(why: Unfinished) -> (Answered, Option<Span>) {
         (Answered::Refused(*why.error), why.memory)
     }
@@ -207,6 +211,10 @@ impl Way for Link {
 }
 
 impl<T> Asked for Pending<T> {
+    fn patience(&self) -> Duration {
+        Pending::patience(self)
+    }
+
     fn wait(self) -> Answer<T> {
         Pending::wait(self)
     }

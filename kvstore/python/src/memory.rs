@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::forked::Ours;
 use crate::lending::Lending;
-use crate::scope::Scope;
+use crate::scope::{self, Scope};
 
 /// Memory that the store's devices know, returned by ``Store.register``.
 ///
@@ -56,6 +56,7 @@ impl Region {
     }
 
     fn __repr__(&self) -> String {
-        format!("Region({} bytes)", self.bytes)
+        let is_open = self.memory.get().is_some_and(|memory| memory.is_open());
+        format!("Region({} bytes, {})", self.bytes, scope::state(is_open))
     }
 }

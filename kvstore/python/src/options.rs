@@ -1,6 +1,7 @@
 //! Settings, read from Python's keyword arguments.
 #![allow(unsafe_code)]
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_driver::Target;
@@ -10,30 +11,59 @@ use adit_kvstore::shard::Condition;
 use adit_kvstore::{Durability, Error, OpenOptions, PolicyKind, Quota, Version, WhenReached};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyBytes, PySequence, PyString};
 
 use crate::errors;
 
 /// Reads a target, or a list of targets.
 ///
 /// # Errors
-/// `InvalidError` for a text that is no target, `TypeError` for what is no text.
+/// `InvalidError` for a text that is no target and for a path that cannot be one, `TypeError` for other objects.
 pub(crate) fn targets(object: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
-    let texts = match object.cast::<PyString>() {
-        Ok(text) => vec![text.to_str()?.to_owned()],
-        Err(_) => object.extract::<Vec<String>>().map_err(|_| {
-            PyTypeError::new_err(format!(
-                "a target is a str such as 'uring:/data/kv.img', or there is a list of them: this is of {}",
-                object.get_type()
-            ))
-        })?,
-    };
-    // SAFETY: the program's text names the servers, and says by that that they are controllers: 'vfio-user:' in the
-    // documentation of targets.
+    // SAFETY: the program names the servers, and says by that that they are controllers: 'vfio-user:' in the documentation
+    // of targets.
     unsafe { adit_driver::bus::vfio_user::trust_servers() };
-    let parse = |text: &String| text.parse::<Target>();
-    let targets: Result<Vec<Target>, _> = texts.iter().map(parse).collect();
-    targets.map_err(|why| errors::of_driver(object.py(), why))
+    if let Some(target) = target(object)? {
+        return Ok(vec![target]);
+    }
+    let none = || {
+        let kind = object.get_type();
+        PyTypeError::new_err(format!(
+            "a target is a str such as 'uring:/data/kv.img', or a path, or there is a list of them: this is of {kind}"
+        ))
+    };
+    // Text of bytes is no list.
+    let list = object.cast::<PySequence>().ok().filter(|_| !object.is_instance_of::<PyBytes>());
+    let list = list.ok_or_else(none)?.try_iter()?;
+    list.map(|item| target(&item?)?.ok_or_else(none)).collect()
+}
+
+/// Reads a target: as text, or as the path of a file or block device, which means ``uring:``. Returns `None` for
+/// another object.
+fn target(object: &Bound<'_, PyAny>) -> PyResult<Option<Target>> {
+    let py = object.py();
+    if let Ok(text) = object.cast::<PyString>() {
+        let target = text.to_str()?.parse::<Target>();
+        return target.map(Some).map_err(|why| errors::of_driver(py, why));
+    }
+    if !object.hasattr("__fspath__")? {
+        return Ok(None);
+    }
+    let path: PathBuf = object.extract()?;
+    let text = path.to_string_lossy();
+    if text.parse::<Target>().is_ok() {
+        let fix = "it is the text of a target: give that as a str";
+        return Err(invalid(py, "the path of a target", text, fix));
+    }
+    let target = format!("uring:{text}").parse::<Target>();
+    // A comma begins options, and other bytes than UTF-8 have no text.
+    match target {
+        Ok(Target::Kernel(kernel)) if kernel.file == path => Ok(Some(Target::Kernel(kernel))),
+        _ => {
+            let fix = "give a path without commas, whose name is UTF-8";
+            Err(invalid(py, "the path of a target", text, fix))
+        }
+    }
 }
 
 /// Reads a duration in seconds.

@@ -3,7 +3,7 @@
 //! Of a store's jobs the answers are counted, and taken when the job is drained. A connection's jobs are settled by its
 //! [`Reaper`].
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
@@ -15,8 +15,9 @@ use crate::arguments;
 use crate::errors;
 use crate::forked::Ours;
 use crate::inside::PutArguments;
-use crate::job::Job;
+use crate::job::{Job, RESULT};
 use crate::link::Link;
+use crate::numbers;
 use crate::options;
 use crate::ready::Ready;
 use crate::reaper::{Landing, Reaper};
@@ -24,6 +25,7 @@ use crate::requests::{ByKeys, Maker, Requests};
 use crate::scope::Scope;
 use crate::source::Source;
 use crate::view::View;
+use crate::waiting::{self, TURN};
 
 /// Counts the answers of a job, and makes it ready with the last.
 struct Countdown {
@@ -77,15 +79,24 @@ impl Held {
             Held::Counted(job, _) => Some(job),
             Held::Watched(landing) => landing.take(),
         };
-        job.iter_mut().for_each(Job::wait);
+        job.iter_mut().for_each(|job| while !job.wait_for(TURN) {});
         job
     }
+}
+
+/// A job that has ended, some of whose results may be there.
+struct Landed {
+    number: u64,
+    job: Job,
+    token: Option<Py<PyAny>>,
 }
 
 /// A queue's state, which a forked child leaves alone.
 struct State {
     ready: Arc<Ready>,
     flying: Mutex<HashMap<u64, Flying>>,
+    /// Jobs whose results were not returned yet.
+    landed: Mutex<VecDeque<Landed>>,
     next: AtomicU64,
     /// What takes answers, if they are a connection's.
     reaper: Option<Arc<Reaper>>,
@@ -94,7 +105,8 @@ struct State {
 impl State {
     fn new(reaper: Option<Arc<Reaper>>) -> nix::Result<State> {
         let ready = Arc::new(Ready::new()?);
-        Ok(State { ready, flying: Mutex::default(), next: AtomicU64::new(0), reaper })
+        let (flying, landed) = Default::default();
+        Ok(State { ready, flying, landed, next: AtomicU64::new(0), reaper })
     }
 
     /// Has the end of a job signalled.
@@ -130,41 +142,43 @@ impl State {
         });
     }
 
-    /// Takes the jobs that have ended.
-    fn land(&self) -> Vec<(u64, Job, Option<Py<PyAny>>)> {
-        let mut landed = Vec::new();
-        for number in self.ready.take() {
+    /// Looks at no more than `most` jobs for whether they have ended.
+    fn land(&self, most: usize) {
+        for number in self.ready.take(most) {
             // A job may be named twice.
             let Some(Flying { held, token }) = lock(&self.flying).remove(&number) else { continue };
-            match held {
+            let job = match held {
                 Held::Watched(landing) => {
-                    let job = landing.take().expect("a job is taken with its place in the queue");
-                    landed.push((number, job, token));
+                    landing.take().expect("a job is taken with its place in the queue")
                 }
                 Held::Counted(mut job, countdown) => {
                     let come = countdown.come.load(Ordering::SeqCst);
-                    if job.poll(&Waker::from(Arc::clone(&countdown))) == 0 {
-                        landed.push((number, job, token));
+                    if job.poll(&Waker::from(Arc::clone(&countdown))) > 0 {
+                        // A waker was called early. From here on each call makes the job ready.
+                        let held = Held::Counted(job, Arc::clone(&countdown));
+                        lock(&self.flying).insert(number, Flying { held, token });
+                        countdown.expect(come, 1);
                         continue;
                     }
-                    // A waker was called early. From here on each call makes the job ready.
-                    let held = Held::Counted(job, Arc::clone(&countdown));
-                    lock(&self.flying).insert(number, Flying { held, token });
-                    countdown.expect(come, 1);
+                    job
                 }
-            }
+            };
+            lock(&self.landed).push_back(Landed { number, job, token });
         }
-        landed
     }
 
-    /// Ends all jobs, and returns what their owners release.
-    fn end_all(&self) -> Vec<(Option<Job>, Option<Py<PyAny>>)> {
-        let flying: Vec<_> = lock(&self.flying).drain().map(|(_, flying)| flying).collect();
-        let ended = flying.into_iter().map(|Flying { held, token }| (held.wait(), token)).collect();
+    /// Returns the number of jobs that were not returned.
+    fn len(&self) -> usize {
+        lock(&self.flying).len() + lock(&self.landed).len()
+    }
+
+    /// Takes all jobs, to be ended by [`Held::wait`].
+    fn take_all(&self) -> Vec<Flying> {
+        let flying = lock(&self.flying).drain().map(|(_, flying)| flying).collect();
         if let Some(reaper) = &self.reaper {
             reaper.rouse();
         }
-        ended
+        flying
     }
 }
 
@@ -193,7 +207,8 @@ impl Queue {
             Source::Store(store) => store.session(py).map(|_| None)?,
             Source::Client(connection) => {
                 let link = connection.link(py)?;
-                let made = py.detach(|| link.client.make_pool());
+                let client = link.client.clone();
+                let made = waiting::apart(py, move || client.make_pool())?;
                 made.map_err(|why| errors::of_shared(py, &why))?;
                 Some(link.reaper()?)
             }
@@ -239,7 +254,16 @@ impl Queue {
     /// Return the number of jobs that ``drain`` has not returned.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let state = self.state(py)?;
-        Ok(py.detach(|| lock(&state.flying).len()))
+        Ok(py.detach(|| state.len()))
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        let of = match &self.source {
+            Source::Store(_) => "a store",
+            Source::Client(_) => "a connection",
+        };
+        let jobs = self.state.get().map_or(0, |state| py.detach(|| state.len()));
+        format!("Queue(of {of}, {jobs} jobs)")
     }
 
     /// Store several objects; see ``Store.put_many``.
@@ -275,7 +299,7 @@ impl Queue {
         after: Option<&Bound<'_, PyAny>>,
         layout: Option<&crate::blocks::Layout>,
         if_absent: bool,
-        if_version: Option<u64>,
+        #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<u64> {
         let state = self.state(py)?;
         let condition = options::condition(py, if_absent, if_version)?;
@@ -322,7 +346,7 @@ impl Queue {
     fn submit_removals(
         &self,
         py: Python<'_>,
-        cursor: Option<u64>,
+        #[pyo3(from_py_with = numbers::last_cursor)] cursor: Option<u64>,
         prefix: Option<&Bound<'_, PyAny>>,
         token: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
@@ -367,22 +391,45 @@ impl Queue {
 
     /// Return what has ended, without waiting.
     ///
+    /// Parameters
+    /// ----------
+    /// nbytes : int, optional
+    ///     About how many bytes of values to copy in this call, for an event loop that has others to serve. The rest is for
+    ///     the next calls: the eventfd stays readable. By default all.
+    ///
     /// Returns
     /// -------
     /// list of tuple
     ///     For each job its number or token, its results in the order of its keys, and the first failure or ``None``.
     ///     The result of a request that failed is ``None``.
-    fn drain<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyList>> {
-        let state = self.state(py)?;
-        let landed = py.detach(|| state.land());
+    #[pyo3(signature = (nbytes=None))]
+    fn drain<'py>(
+        &self,
+        py: Python<'py>,
+        #[pyo3(from_py_with = numbers::most_nbytes)] nbytes: Option<usize>,
+    ) -> PyResult<Bound<'py, PyList>> {
+        if nbytes == Some(0) {
+            return Err(options::invalid(py, "nbytes", 0, "give 1 or more"));
+        }
+        let (state, mut left) = (self.state(py)?, nbytes.unwrap_or(usize::MAX));
+        py.detach(|| state.land(left.div_ceil(RESULT)));
         let ended = PyList::empty(py);
-        for (number, job, token) in landed {
-            let name = match token {
+        while left > 0 {
+            let Some(mut landed) = lock(&state.landed).pop_front() else { break };
+            left = left.saturating_sub(RESULT);
+            if !landed.job.fill(py, &mut left)? {
+                lock(&state.landed).push_front(landed);
+                break;
+            }
+            let name = match landed.token {
                 Some(token) => token.into_bound(py),
-                None => number.into_pyobject(py)?.into_any(),
+                None => landed.number.into_pyobject(py)?.into_any(),
             };
-            let (results, failure) = job.results(py)?;
+            let (results, failure) = landed.job.results(py)?;
             ended.append((name, results, failure.map(|why| why.into_value(py))))?;
+        }
+        if !lock(&state.landed).is_empty() {
+            state.ready.raise();
         }
         Ok(ended)
     }
@@ -390,17 +437,25 @@ impl Queue {
     /// Wait for all jobs, and forget those that were not drained.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let state = self.state(py)?;
-        let ended = py.detach(|| state.end_all());
-        // Here their buffers are released, attached.
-        drop(ended);
-        Ok(())
+        let flying = py.detach(|| state.take_all());
+        // Their buffers are released here, attached.
+        lock(&state.landed).clear();
+        if flying.is_empty() {
+            return Ok(());
+        }
+        let wait = |Flying { held, token }| (held.wait(), token);
+        waiting::apart(py, move || flying.into_iter().map(wait).collect::<Vec<_>>()).map(drop)
     }
 }
 
 impl Drop for Queue {
     /// Devices may still write to buffers of jobs in flight: they end first.
     fn drop(&mut self) {
-        let _ = Python::try_attach(|py| self.close(py));
+        let _ = Python::try_attach(|py| {
+            if let Err(why) = self.close(py) {
+                why.write_unraisable(py, None);
+            }
+        });
     }
 }
 

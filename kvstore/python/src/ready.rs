@@ -26,17 +26,28 @@ impl Ready {
         let is_first = numbers.is_empty();
         numbers.push(number);
         if is_first {
-            // Fails only if the counter is full, and then it is readable.
-            let _ = self.event.write(1);
+            self.raise();
         }
     }
 
-    /// Takes all that were named.
-    pub(crate) fn take(&self) -> Vec<u64> {
+    /// Takes at most so many that were named. The eventfd stays readable for the others.
+    pub(crate) fn take(&self, most: usize) -> Vec<u64> {
         let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         // There may be nothing to read: its owner may have read it.
         let _ = self.event.read();
-        std::mem::take(&mut *numbers)
+        let most = most.min(numbers.len());
+        let rest = numbers.split_off(most);
+        let taken = std::mem::replace(&mut *numbers, rest);
+        if !numbers.is_empty() {
+            self.raise();
+        }
+        taken
+    }
+
+    /// Makes the eventfd readable, for a job that was taken and goes on.
+    pub(crate) fn raise(&self) {
+        // Fails only if the counter is full, and then it is readable.
+        let _ = self.event.write(1);
     }
 
     /// Returns the eventfd, which is readable while jobs are named.

@@ -11,12 +11,13 @@ use std::time::Duration;
 use adit_kvshare::{Divide, SharedBytes};
 use adit_kvstore::Key;
 use adit_kvstore::shard::Part;
-use adit_kvstore::store::Removed;
+use adit_kvstore::store::{Removed, Value};
 
 use crate::job::{self, Answered, Job, Look, fill};
 use crate::lending::Loan;
 use crate::link::Link;
 use crate::view::View;
+use crate::waiting;
 
 /// What makes requests of a store, wherever that is.
 pub(crate) trait Requests {
@@ -65,6 +66,9 @@ pub(crate) type ByKeys = fn(&Maker, Vec<Key>) -> Job;
 
 /// A request that was made.
 pub(crate) trait Asked: Future + Sized + Unpin {
+    /// Returns how long [`Asked::wait`] blocks at most.
+    fn patience(&self) -> Duration;
+
     /// Blocks until it is answered.
     fn wait(self) -> Self::Output;
 
@@ -112,6 +116,8 @@ pub(crate) trait Way: Sized {
     fn of_read(read: Self::Read) -> (Option<u64>, Option<Self::Run>);
     fn of_value(value: Option<Self::Value>) -> Answered;
     fn bytes(value: &Self::Value) -> SharedBytes<'_>;
+    /// Returns a value that may wait for its turn to be copied to a buffer, or the value if others wait for its memory.
+    fn kept(value: Self::Value) -> Result<Value, Self::Value>;
     /// Returns the failure, and the memory that was lent: none while a device may still write it.
     fn of_failure(why: Self::Unfinished) -> (Answered, Option<Self::Run>);
     fn flying(flight: Flight<Self>) -> job::Flight;
@@ -241,9 +247,16 @@ impl<W: Way> Flight<W> {
             }),
             Flight::Copy(pending, view) => land(pending, how, |answer| {
                 let view = view.take().expect("the view is there until the answer");
-                let answered = plain::<W, _>(answer, |value| {
-                    fill(&view, value.as_ref().map(W::bytes), copied)
-                });
+                let value = match answer {
+                    // Whoever polls has a loop to go on with: the copy is made in turns.
+                    Ok(Some(value)) if matches!(how, Look::Poll(_)) => match W::kept(value) {
+                        Ok(value) => return Answered::Copy(value, view),
+                        Err(value) => Ok(Some(value)),
+                    },
+                    other => other,
+                };
+                let answered =
+                    plain::<W, _>(value, |value| fill(&view, value.as_ref().map(W::bytes), copied));
                 spent.push(view);
                 answered
             }),
@@ -279,8 +292,7 @@ fn land<P: Asked>(
 ) -> Option<Answered> {
     const ONCE: &str = "a request is answered once";
     let answer = match how {
-        Look::Wait(None) => place.take().expect(ONCE).wait(),
-        Look::Wait(Some(at_most)) => match place.take().expect(ONCE).wait_timeout(at_most) {
+        Look::Wait(at_most) => match waiting::wait_for(place.take().expect(ONCE), at_most) {
             Ok(answer) => answer,
             Err(pending) => {
                 *place = Some(pending);

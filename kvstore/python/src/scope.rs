@@ -3,6 +3,11 @@
 use pyo3::PyClass;
 use pyo3::prelude::*;
 
+/// Returns how a ``repr`` says whether an object can be used.
+pub(crate) fn state(is_open: bool) -> &'static str {
+    if is_open { "open" } else { "closed" }
+}
+
 /// What a ``with`` statement ends.
 #[pyclass(frozen, subclass, module = "adit._adit")]
 pub(crate) struct Scope {

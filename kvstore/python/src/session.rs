@@ -185,6 +185,10 @@ impl Way for Session {
         Answered::Value(value)
     }
 
+    fn kept(value: Value) -> Result<Value, Value> {
+        Ok(value)
+    }
+
     fn of_failure(why: Unfinished) -> (Answered, Option<Buffer>) {
         (Answered::Failed(*why.error), run(why.memory))
     }
@@ -195,6 +199,10 @@ impl Way for Session {
 }
 
 impl<T> Asked for Pending<T> {
+    fn patience(&self) -> Duration {
+        Pending::patience(self)
+    }
+
     fn wait(self) -> Answer<T> {
         Pending::wait(self)
     }

@@ -11,12 +11,14 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::blocks::{Layout, Lease};
+use crate::bytes;
 use crate::connection::Connection;
 use crate::errors;
 use crate::inside::{Inside, PutArguments, wait};
 use crate::job::Job;
 use crate::requests::Maker;
-use crate::view::{self, View};
+use crate::view::View;
+use crate::waiting;
 
 /// An open store or connection, or a closed one.
 #[derive(Clone)]
@@ -117,11 +119,13 @@ impl Source {
             Source::Store(store) => {
                 let session = store.session(py)?;
                 let value = wait(py, || session.store.get(key))?;
-                Ok(value.map(|value| (PyBytes::new(py, &value), value.version().0)))
+                let Some(value) = value else { return Ok(None) };
+                Ok(Some((bytes::of(py, (&value[..]).into())?, value.version().0)))
             }
             Source::Client(connection) => {
                 let value = connection.ask(py, |client| client.get(key))?;
-                Ok(value.map(|value| (view::copied(py, value.bytes()), value.version().0)))
+                let Some(value) = value else { return Ok(None) };
+                Ok(Some((bytes::of(py, value.bytes())?, value.version().0)))
             }
         }
     }
@@ -196,7 +200,8 @@ impl Source {
             }
             Source::Client(connection) => {
                 let link = connection.link(py)?;
-                let defined = py.detach(|| link.client.layout(shape));
+                let client = link.client.clone();
+                let defined = waiting::apart(py, move || client.layout(shape))?;
                 let defined = defined.map_err(|why| errors::of_shared(py, &why))?;
                 Ok(Layout::of_client(defined, &link))
             }

@@ -11,22 +11,27 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::arguments;
 use crate::blocks::{BlocksWriter, Layout};
+use crate::bytes;
 use crate::calls::Calls;
 use crate::errors;
 use crate::figures;
 use crate::inside::{Inside, PutArguments, wait};
 use crate::memory::Region;
+use crate::numbers;
 use crate::options::{self, OpenArguments};
+use crate::scope;
 use crate::source::Source;
 use crate::view::View;
+use crate::waiting;
 
 /// A store of objects on one or more devices.
 ///
 /// Parameters
 /// ----------
-/// target : str or list of str
+/// target : str, os.PathLike or list of them
 ///     Its devices in the order in which they were formatted, such as ``"uring:kv.img"`` for a file or a block device
-///     or ``"vfio:0000:01:00.0"`` for a controller.
+///     or ``"vfio:0000:01:00.0"`` for a controller. A path, such as a ``pathlib.Path``, is that of a file or a block
+///     device, and means ``uring:``; text is always a whole target.
 /// durability : {"restart", "volatile", "durable"}
 ///     What an acknowledged put promises after a crash.
 /// policy : {"lru", "s3fifo"}
@@ -53,6 +58,8 @@ use crate::view::View;
 ///
 /// Raises
 /// ------
+/// InvalidError
+///     If a target or an option is invalid; numbers are named with their range.
 /// RefusedError
 ///     If the system refuses: missing rights, or another process has the store.
 /// MediaError
@@ -62,9 +69,15 @@ use crate::view::View;
 /// -----
 /// Close a store before the process ends, as the ``with`` statement does: otherwise its end is that of a crash. Calls
 /// from other threads go on while one waits. After a fork only the parent can use it.
+///
+/// Signals are handled while a call waits, so that Ctrl-C ends it by ``KeyboardInterrupt``. What it asked for may be done
+/// still: an object may be stored, and a device may read or write its buffers. They are kept until that has ended, and
+/// are not to be used before: ``commit`` or ``close`` waits for it.
 #[pyclass(frozen, module = "adit", extends = Calls)]
 pub(crate) struct Store {
     inside: Arc<Inside>,
+    /// Its targets.
+    name: String,
 }
 
 #[pymethods]
@@ -81,16 +94,16 @@ impl Store {
         target: &Bound<'_, PyAny>,
         durability: &str,
         policy: &str,
-        threads: Option<usize>,
-        cores: Option<Vec<usize>>,
-        pool_bytes: usize,
-        tier_bytes: u64,
+        #[pyo3(from_py_with = numbers::threads)] threads: Option<usize>,
+        #[pyo3(from_py_with = numbers::cores)] cores: Option<Vec<usize>>,
+        #[pyo3(from_py_with = numbers::pool_bytes)] pool_bytes: usize,
+        #[pyo3(from_py_with = numbers::tier_bytes)] tier_bytes: u64,
         timeout: f64,
         command_timeout: f64,
-        capacity_bytes: Option<u64>,
-        capacity_objects: Option<u64>,
+        #[pyo3(from_py_with = numbers::capacity_bytes)] capacity_bytes: Option<u64>,
+        #[pyo3(from_py_with = numbers::capacity_objects)] capacity_objects: Option<u64>,
         adaptive_admission: bool,
-        write_bytes_per_day: Option<u64>,
+        #[pyo3(from_py_with = numbers::write_bytes_per_day)] write_bytes_per_day: Option<u64>,
         keep_outdated: bool,
     ) -> PyResult<PyClassInitializer<Store>> {
         let arguments = OpenArguments {
@@ -108,21 +121,25 @@ impl Store {
             write_bytes_per_day,
             keep_outdated,
         };
-        let options = arguments.options(py, options::targets(target)?)?;
-        let opened = py.detach(|| Opened::open(&options)).map_err(|why| errors::of(py, &why))?;
+        let targets = options::targets(target)?;
+        let name = targets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let options = arguments.options(py, targets)?;
+        let opened = waiting::apart(py, move || Opened::open(&options))?;
+        let opened = opened.map_err(|why| errors::of(py, &why))?;
         let inside = Inside::new(opened);
         let calls = Calls::of(Source::Store(Arc::clone(&inside)));
-        Ok(calls.add_subclass(Store { inside }))
+        Ok(calls.add_subclass(Store { inside, name }))
     }
 
     /// Format devices as a store. What they held is lost.
     ///
     /// Parameters
     /// ----------
-    /// target : str or list of str
-    ///     The devices, in the order in which they will be opened.
+    /// target : str, os.PathLike or list of them
+    ///     The devices, in the order in which they will be opened; see ``Store``.
     /// size : int, optional
-    ///     Bytes of a regular file, which is made or extended and allocated.
+    ///     Bytes of a regular file, which is made or extended and allocated. A format that is refused leaves no file, and
+    ///     none longer than it was.
     /// shards : int
     ///     The most threads that the store can use.
     /// objects_max : int, optional
@@ -151,10 +168,10 @@ impl Store {
     fn format<'py>(
         py: Python<'py>,
         target: &Bound<'_, PyAny>,
-        size: Option<u64>,
-        shards: u16,
-        objects_max: Option<u64>,
-        key_bytes: u16,
+        #[pyo3(from_py_with = numbers::size)] size: Option<u64>,
+        #[pyo3(from_py_with = numbers::shards)] shards: u16,
+        #[pyo3(from_py_with = numbers::objects_max)] objects_max: Option<u64>,
+        #[pyo3(from_py_with = numbers::key_bytes)] key_bytes: u16,
         label: &str,
         force: bool,
     ) -> PyResult<Bound<'py, PyDict>> {
@@ -167,8 +184,8 @@ impl Store {
             file_bytes: size,
             ..FormatStore::new(options::targets(target)?)
         };
-        let formatted =
-            py.detach(|| Opened::format(&options)).map_err(|why| errors::of(py, &why))?;
+        let formatted = waiting::apart(py, move || Opened::format(&options))?;
+        let formatted = formatted.map_err(|why| errors::of(py, &why))?;
         let room = PyDict::new(py);
         room.set_item("objects_max", formatted.objects_max)?;
         room.set_item("key_bytes", formatted.key_bytes)?;
@@ -182,7 +199,9 @@ impl Store {
     /// key : bytes or str
     ///     1 to 512 bytes.
     /// value : buffer
-    ///     Any object with a contiguous buffer. In registered memory it is not copied.
+    ///     Any object with contiguous bytes: a buffer, such as ``bytes``, ``memoryview`` or a NumPy array; a torch tensor
+    ///     on the CPU; or another array that has DLPack, of the CPU's. Objects and pointers are refused, as addresses mean
+    ///     nothing outside the process. In registered memory it is not copied.
     /// ttl : float, optional
     ///     Seconds until it expires.
     /// tenant : str, optional
@@ -203,8 +222,16 @@ impl Store {
     ///
     /// Raises
     /// ------
+    /// BadBufferError
+    ///     If the value's bytes cannot be used: they are not contiguous, on another device, or addresses.
     /// ConflictError
     ///     If the object is there, or has another version, which the attribute ``version`` names. Nothing was changed.
+    ///
+    /// Notes
+    /// -----
+    /// A tensor's bytes are its values as they lie in memory, of any type, such as bfloat16 and float8; the type and shape
+    /// are not stored. Do not resize a tensor's storage while a call, a job or a ``Region`` has it: the tensor is kept
+    /// alive, and its memory cannot be held in place as that of a buffer is.
     #[pyo3(signature = (
         key, value, *, ttl=None, tenant=None, after=None, layout=None, if_absent=false, if_version=None
     ))]
@@ -218,7 +245,7 @@ impl Store {
         after: Option<&Bound<'_, PyAny>>,
         layout: Option<&Layout>,
         if_absent: bool,
-        if_version: Option<u64>,
+        #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let condition = options::condition(slf.py(), if_absent, if_version)?;
         let with = PutArguments { ttl, tenant, after, layout, condition };
@@ -231,7 +258,7 @@ impl Store {
     /// ----------
     /// keys : iterable of bytes or str
     /// values : iterable of buffers
-    ///     As many. The rows of a NumPy array are such.
+    ///     As many; see ``put``. The rows of a NumPy array and of a tensor are such.
     /// ttl, tenant, after : optional
     ///     As for ``put``, for each of them.
     /// layout : Layout, optional
@@ -268,7 +295,8 @@ impl Store {
     /// ----------
     /// key : bytes or str
     /// source : file or iterable of buffers
-    ///     A binary file with ``read``, from where it is, or buffers one behind the other.
+    ///     A binary file with ``read``, from where it is, or buffers and tensors one behind the other. It is read on the
+    ///     thread that calls.
     /// nbytes : int, optional
     ///     How many bytes to store. By default all; of a source that cannot seek, more than 8 MiB are then kept in a
     ///     temporary file first, because the store needs to know the length.
@@ -292,13 +320,13 @@ impl Store {
         slf: &Bound<'_, Store>,
         key: &Bound<'_, PyAny>,
         source: &Bound<'_, PyAny>,
-        nbytes: Option<u64>,
+        #[pyo3(from_py_with = numbers::stream_nbytes)] nbytes: Option<u64>,
         ttl: Option<f64>,
         tenant: Option<&str>,
         after: Option<&Bound<'_, PyAny>>,
         layout: Option<&Layout>,
         if_absent: bool,
-        if_version: Option<u64>,
+        #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<bool> {
         let condition = options::condition(slf.py(), if_absent, if_version)?;
         let with = PutArguments { ttl, tenant, after, layout, condition };
@@ -329,9 +357,9 @@ impl Store {
         &self,
         py: Python<'py>,
         key: &Bound<'_, PyAny>,
-        start: u64,
-        stop: Option<u64>,
-        if_version: Option<u64>,
+        #[pyo3(from_py_with = numbers::start)] start: u64,
+        #[pyo3(from_py_with = numbers::stop)] stop: Option<u64>,
+        #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let (key, session) = (arguments::key(key)?, self.inside.session(py)?);
         let range = start..stop.unwrap_or(u64::MAX);
@@ -340,7 +368,7 @@ impl Store {
             (_, _, None) => session.store.get_range(key, range),
             (_, _, Some(version)) => session.store.get_range_if(key, range, Version(version)),
         })?;
-        Ok(value.map(|value| PyBytes::new(py, &value)))
+        value.map(|value| bytes::of(py, (&value[..]).into())).transpose()
     }
 
     /// Remove all objects with a prefix, or of a tenant.
@@ -404,8 +432,9 @@ impl Store {
         let with = with.resolve(py, &self.inside)?;
         let (keys, session) = (arguments::keys(keys)?, self.inside.session(py)?);
         let defined = layout.for_store(py)?.clone();
-        let reserved = py.detach(|| session.store.reserve_blocks(&defined, keys, &with).wait());
-        let writer = reserved.map_err(|why| errors::of(py, &why))?;
+        let store = session.store.clone();
+        let reserve = move || store.reserve_blocks(&defined, keys, &with).wait();
+        let writer = waiting::apart(py, reserve)?.map_err(|why| errors::of(py, &why))?;
         BlocksWriter::new(py, writer, session)
     }
 
@@ -414,8 +443,8 @@ impl Store {
     /// Parameters
     /// ----------
     /// buffer : buffer
-    ///     Contiguous and writable; its address and length are multiples of 4096, as those of an ``mmap.mmap`` are.
-    ///     An engine's whole pool of KV blocks is one.
+    ///     Contiguous and writable, a tensor too; its address and length are multiples of 4096, as those of an
+    ///     ``mmap.mmap`` are. An engine's whole pool of KV blocks is one.
     ///
     /// Returns
     /// -------
@@ -456,8 +485,8 @@ impl Store {
     fn scan<'py>(
         &self,
         py: Python<'py>,
-        cursor: u64,
-        limit: usize,
+        #[pyo3(from_py_with = numbers::cursor)] cursor: u64,
+        #[pyo3(from_py_with = numbers::limit)] limit: usize,
         prefix: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Bound<'py, PyList>, Option<u64>)> {
         let prefix = prefix.map(arguments::prefix).transpose()?.unwrap_or_default();
@@ -485,7 +514,7 @@ impl Store {
         &self,
         py: Python<'_>,
         tenant: &str,
-        quota: Option<u64>,
+        #[pyo3(from_py_with = numbers::quota)] quota: Option<u64>,
         when_reached: &str,
     ) -> PyResult<()> {
         let quota = options::quota(py, quota, when_reached)?;
@@ -509,6 +538,10 @@ impl Store {
         let mut stats = wait(py, || session.store.stats())?;
         stats.copied_bytes += session.copied.load(Ordering::Relaxed);
         figures::of_store(py, &stats)
+    }
+
+    fn __repr__(&self, py: Python<'_>) -> String {
+        format!("Store({}, {})", self.name, scope::state(self.inside.session(py).is_ok()))
     }
 
     /// Return counters, latencies and occupancy in the text format of Prometheus.

@@ -1,22 +1,30 @@
 //! Objects of any length: what a reader of `adit._streams` reads from, and puts from what Python can read.
 
 use std::io::{self, Read};
+use std::mem;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
 
 use adit_kvshare::Error as Shared;
 use adit_kvshare::client::ClientPieces;
 use adit_kvshare::wire::Code;
 use adit_kvstore::Key;
 use adit_kvstore::shard::{Failure, Outcome};
-use adit_kvstore::store::{Reader, StorePieces};
+use adit_kvstore::store::{self, Reader, StorePieces};
 use pyo3::prelude::*;
+use pyo3::types::PyIterator;
 
 use crate::connection::Connection;
 use crate::errors;
 use crate::forked::Ours;
 use crate::inside::{PutArguments, wait};
+use crate::link::Link;
+use crate::numbers;
+use crate::scope;
 use crate::source::Source;
 use crate::view::View;
+use crate::waiting::{self, TURN};
 
 /// The bytes that Python is asked for at once.
 const CHUNK: usize = 1 << 20;
@@ -37,14 +45,18 @@ struct Remote {
 }
 
 impl Remote {
+    /// Returns the connection's link of today, if this reads through an older one.
+    fn newer(&self) -> Option<Link> {
+        // Those that were begun go on after a close.
+        self.connection.current().filter(|link| link.era != self.era)
+    }
+
     /// Reads through the connection's link of today.
     ///
     /// # Errors
     /// The server's; [`Code::Conflict`] if the object was replaced or removed.
     fn go_on(&mut self) -> Result<(), Shared> {
-        let link = self.connection.current().filter(|link| link.era != self.era);
-        // Those that were begun go on after a close.
-        let Some(link) = link else { return Ok(()) };
+        let Some(link) = self.newer() else { return Ok(()) };
         let reader = link.client.reader(self.key.clone())?;
         let found = reader.as_ref().map(Reader::version);
         match reader {
@@ -64,7 +76,7 @@ impl Remote {
 #[pyclass(frozen, module = "adit._adit")]
 pub(crate) struct Pieces {
     /// `None` once it is closed.
-    reader: Ours<Mutex<Option<Any>>>,
+    reader: Ours<Arc<Mutex<Option<Any>>>>,
     bytes: u64,
     version: u64,
 }
@@ -82,7 +94,8 @@ impl Pieces {
             }
             Source::Client(connection) => {
                 let link = connection.link(py)?;
-                let reader = py.detach(|| link.client.reader(key.clone()));
+                let (client, of) = (link.client.clone(), key.clone());
+                let reader = waiting::apart(py, move || client.reader(of))?;
                 let (connection, era) = (Arc::clone(connection), link.era);
                 let remote = |reader| Any::Client(Remote { reader, connection, key, era });
                 reader.map_err(|why| errors::of_shared(py, &why))?.map(remote)
@@ -93,19 +106,55 @@ impl Pieces {
                 Any::Store(reader) => (reader.object_bytes(), reader.version().0),
                 Any::Client(remote) => (remote.reader.object_bytes(), remote.reader.version().0),
             };
-            Pieces { reader: Ours::new(Mutex::new(Some(reader))), bytes, version }
+            let reader = Ours::new(Arc::new(Mutex::new(Some(reader))));
+            Pieces { reader, bytes, version }
         }))
     }
 
-    /// Passes the reader to `with`, detached: a thread that has it may wait to be attached.
-    fn with<T: Send>(
-        &self,
-        py: Python<'_>,
-        with: impl FnOnce(&mut Option<Any>) -> T + Send,
-    ) -> PyResult<T> {
-        let reader = self.reader.get().ok_or_else(|| errors::forked(py))?;
-        Ok(py.detach(|| with(&mut reader.lock().unwrap_or_else(PoisonError::into_inner))))
+    fn reader(&self, py: Python<'_>) -> PyResult<Arc<Mutex<Option<Any>>>> {
+        self.reader.get().cloned().ok_or_else(|| errors::forked(py))
     }
+}
+
+impl Any {
+    /// Copies bytes at a position to a view, from `offset` on; returns how many, and 0 at the end. Without `waits` it
+    /// returns `None` if it had to wait for them.
+    fn read(
+        &mut self,
+        position: u64,
+        (view, offset): (&View, usize),
+        waits: bool,
+    ) -> Option<Result<usize, Failed>> {
+        fn read<P: store::Pieces>(
+            reader: &mut Reader<P>,
+            position: u64,
+            (view, offset): (&View, usize),
+            waits: bool,
+        ) -> Option<Result<usize, P::Error>> {
+            if reader.position() != position {
+                reader.set_range(position..reader.object_bytes());
+            }
+            let mut into = view.bytes_mut();
+            let is_there = waits || reader.has_bytes();
+            is_there.then(|| reader.read_into(into.slice(offset..view.len())))
+        }
+        let to = (view, offset);
+        match self {
+            Any::Store(reader) => {
+                read(reader, position, to, waits).map(|read| read.map_err(Failed::Store))
+            }
+            Any::Client(remote) if !waits && remote.newer().is_some() => None,
+            Any::Client(remote) => match remote.go_on() {
+                Ok(()) => read(&mut remote.reader, position, to, waits)
+                    .map(|read| read.map_err(Failed::Client)),
+                Err(why) => Some(Err(Failed::Client(why))),
+            },
+        }
+    }
+}
+
+fn closed() -> Failed {
+    Failed::Store(Failure::Closed.into())
 }
 
 /// Why a reader failed.
@@ -116,6 +165,15 @@ enum Failed {
 
 #[pymethods]
 impl Pieces {
+    fn __repr__(&self) -> String {
+        let is_open = self.reader.get().is_some_and(|reader| {
+            // A thread that waits has it.
+            reader.try_lock().map_or(true, |reader| reader.is_some())
+        });
+        let state = scope::state(is_open);
+        format!("Pieces({} bytes, version {}, {state})", self.bytes, self.version)
+    }
+
     /// Length of the object in bytes.
     #[getter]
     fn nbytes(&self) -> u64 {
@@ -128,100 +186,183 @@ impl Pieces {
         self.version
     }
 
-    /// Read the bytes at a position into a buffer; return how many.
+    /// Read the bytes at a position into a buffer, as far as there are any; return how many.
     fn readinto(
         &self,
         py: Python<'_>,
-        position: u64,
+        #[pyo3(from_py_with = numbers::position)] position: u64,
         buffer: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
-        let view = View::writable(buffer)?;
-        let read = self.with(py, |reader| match reader {
-            None => Err(Failed::Store(Failure::Closed.into())),
-            Some(Any::Store(reader)) => {
-                go_to(reader, position);
-                reader.read_into(view.bytes_mut()).map_err(Failed::Store)
+        let (reader, view) = (self.reader(py)?, Arc::new(View::writable(buffer)?));
+        let mut done = 0;
+        while done < view.len() {
+            let at = position.saturating_add(done as u64);
+            let there = py.detach(|| {
+                // A thread whose caller has left may have it.
+                let Ok(mut reader) = reader.try_lock() else { return None };
+                let Some(reader) = &mut *reader else { return Some(Err(closed())) };
+                reader.read(at, (&view, done), false)
+            });
+            let read = match there {
+                Some(read) => read,
+                None => {
+                    let (reader, view) = (Arc::clone(&reader), Arc::clone(&view));
+                    waiting::apart(py, move || {
+                        let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+                        let reader = reader.as_mut().ok_or_else(closed)?;
+                        reader.read(at, (&view, done), true).expect("it waits")
+                    })?
+                }
+            };
+            let read = read.map_err(|why| match why {
+                Failed::Store(why) => errors::of(py, &why),
+                Failed::Client(why) => errors::of_shared(py, &why),
+            })?;
+            if read == 0 {
+                break;
             }
-            Some(Any::Client(remote)) => {
-                remote.go_on().map_err(Failed::Client)?;
-                go_to(&mut remote.reader, position);
-                remote.reader.read_into(view.bytes_mut()).map_err(Failed::Client)
-            }
-        })?;
-        read.map_err(|why| match why {
-            Failed::Store(why) => errors::of(py, &why),
-            Failed::Client(why) => errors::of_shared(py, &why),
-        })
+            done += read;
+        }
+        Ok(done)
     }
 
     /// Give up what was read ahead.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        self.with(py, |reader| *reader = None)
+        let reader = self.reader(py)?;
+        let close = move || *reader.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        waiting::apart(py, close)
     }
 }
 
-/// Goes on at a position, if that is another.
-fn go_to<P: adit_kvstore::store::Pieces>(reader: &mut Reader<P>, position: u64) {
-    if reader.position() != position {
-        reader.set_range(position..reader.object_bytes());
+/// What Python gives the bytes of: a file, with a method `read`, or buffers one behind the other.
+enum Supply {
+    File(Py<PyAny>),
+    /// The buffer that was begun, and how much of it was taken.
+    Buffers(Py<PyIterator>, Option<(View, usize)>),
+}
+
+impl Supply {
+    fn of(source: &Bound<'_, PyAny>) -> PyResult<Supply> {
+        if source.hasattr("read")? {
+            return Ok(Supply::File(source.clone().unbind()));
+        }
+        Ok(Supply::Buffers(source.try_iter()?.unbind(), None))
     }
-}
 
-/// What Python reads, for a store that has no interpreter.
-struct Readable {
-    /// With a method `read`.
-    source: Py<PyAny>,
-    /// What it raised.
-    raised: Arc<Mutex<Option<PyErr>>>,
-}
-
-impl Read for Readable {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let read = Python::attach(|py| {
-            let room = into.len().min(CHUNK);
-            let bytes = self.source.bind(py).call_method1("read", (room,))?;
-            let view = View::readable(&bytes)?;
-            if view.len() > room {
-                let text = format!("read({room}) returned {} bytes", view.len());
-                return Err(errors::named(py, "InvalidError", &text));
+    /// Reads the next bytes; returns how many, and 0 at the end.
+    fn read(&mut self, py: Python<'_>, into: &mut [u8]) -> PyResult<usize> {
+        match self {
+            Supply::File(source) => {
+                let room = into.len();
+                let view = View::readable(&source.bind(py).call_method1("read", (room,))?)?;
+                if view.len() > room {
+                    let text = format!("read({room}) returned {} bytes", view.len());
+                    return Err(errors::named(py, "InvalidError", &text));
+                }
+                py.detach(|| view.read(&mut into[..view.len()]));
+                Ok(view.len())
             }
-            view.read(&mut into[..view.len()]);
-            Ok(view.len())
-        });
-        read.map_err(|why| {
-            let text = why.to_string();
-            *self.raised.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
-            io::Error::other(text)
-        })
+            Supply::Buffers(buffers, begun) => loop {
+                if let Some((view, taken)) = begun
+                    && *taken < view.len()
+                {
+                    let bytes = into.len().min(view.len() - *taken);
+                    py.detach(|| view.bytes().read(*taken, &mut into[..bytes]));
+                    *taken += bytes;
+                    return Ok(bytes);
+                }
+                let Some(next) = buffers.bind(py).clone().next() else { return Ok(0) };
+                *begun = Some((View::readable(&next?)?, 0));
+            },
+        }
     }
 }
 
-/// Stores what `source` reads: `bytes` of it, or all if that is `None`. Returns whether the store took it.
+/// What the thread of a put has for its caller, which is the one that calls Python.
+enum News {
+    /// Memory to be filled.
+    Wanted(Vec<u8>),
+    Ended(Put),
+}
+
+/// How a put ended.
+enum Put {
+    Store(adit_kvstore::Result<Outcome>),
+    Client(adit_kvshare::Result<bool>),
+}
+
+/// Reads what the caller of a put gives.
+struct Given {
+    news: Sender<News>,
+    /// The memory, with as many bytes as there are. Ends if the caller has raised or left.
+    given: Receiver<Vec<u8>>,
+    memory: Vec<u8>,
+}
+
+impl Read for Given {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let gone = || io::Error::other("its caller gave it up");
+        let mut memory = mem::take(&mut self.memory);
+        memory.resize(into.len().min(CHUNK), 0);
+        self.news.send(News::Wanted(memory)).map_err(|_| gone())?;
+        self.memory = self.given.recv().map_err(|_| gone())?;
+        into[..self.memory.len()].copy_from_slice(&self.memory);
+        Ok(self.memory.len())
+    }
+}
+
+/// Stores what `source` reads: `bytes` of it, or all if that is `None`. Returns whether the store took it. A thread of its
+/// own waits for the store, and this one reads.
 ///
 /// # Errors
-/// What `source` raises; as [`Source::put`].
+/// What `source` or a signal's handler raises; as [`Source::put`].
 pub(crate) fn put_from(
     py: Python<'_>,
     to: &Source,
     (key, bytes): (Key, Option<u64>),
-    source: Py<PyAny>,
+    source: &Bound<'_, PyAny>,
     with: PutArguments<'_, '_>,
 ) -> PyResult<bool> {
-    let raised = Arc::new(Mutex::new(None));
-    let readable = Readable { source, raised: Arc::clone(&raised) };
-    let put = match to {
+    let mut supply = Supply::of(source)?;
+    let (news, mut heard) = mpsc::channel();
+    let (give, given) = mpsc::channel();
+    let from = Given { news: news.clone(), given, memory: Vec::new() };
+    let put: Box<dyn FnOnce() -> Put + Send> = match to {
         Source::Store(store) => {
             let (with, session) = (with.resolve(py, store)?, store.session(py)?);
-            let put = py.detach(|| session.store.put_from(key, bytes, readable, &with));
-            put.map(|outcome| outcome == Outcome::Stored).map_err(|why| errors::of(py, &why))
+            Box::new(move || Put::Store(session.store.put_from(key, bytes, from, &with)))
         }
         Source::Client(connection) => {
             let link = connection.link(py)?;
             let with = with.resolve_there(py, &link)?;
-            let put = py.detach(|| link.client.put_from(key, bytes, readable, &with));
-            put.map_err(|why| errors::of_shared(py, &why))
+            Box::new(move || Put::Client(link.client.put_from(key, bytes, from, &with)))
         }
     };
-    let raised = raised.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let put = move || drop(news.send(News::Ended(put())));
+    thread::Builder::new().name("adit-puts".to_owned()).spawn(put)?;
+    let (mut give, mut raised) = (Some(give), None);
+    let put = loop {
+        let (received, back) = py.detach(move || (heard.recv_timeout(TURN), heard));
+        heard = back;
+        match received {
+            Ok(News::Ended(put)) => break put,
+            Ok(News::Wanted(mut memory)) => match supply.read(py, &mut memory) {
+                Ok(bytes) => {
+                    memory.truncate(bytes);
+                    give.iter().for_each(|give| drop(give.send(mem::take(&mut memory))));
+                }
+                // The put ends by it, so that nothing of it is left when this returns.
+                Err(why) => (give, raised) = (None, Some(why)),
+            },
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => panic!("a thread that puts ended in a panic"),
+        }
+    };
+    let put = match put {
+        Put::Store(put) => {
+            put.map(|outcome| outcome == Outcome::Stored).map_err(|why| errors::of(py, &why))
+        }
+        Put::Client(put) => put.map_err(|why| errors::of_shared(py, &why)),
+    };
     put.map_err(|why| raised.unwrap_or(why))
 }

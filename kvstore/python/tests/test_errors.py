@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from conftest import Served, pool
 
 import adit
 
@@ -87,7 +91,7 @@ def test_arguments_that_make_no_sense(store: adit.Store, target: str) -> None:
 def test_targets_that_cannot_be_opened(store: adit.Store, target: str, tmp_path: Path) -> None:
     with pytest.raises(adit.InvalidError, match="did you mean"):
         adit.Store("urin:x")
-    for none in (tmp_path / "none", b"uring:none", None, 5, [tmp_path]):
+    for none in (b"uring:none", None, 5, [5], [b"uring:none"], {tmp_path}):
         with pytest.raises(TypeError, match="a target is a str such as 'uring:/data/kv.img'"):
             adit.Store(none)  # type: ignore[arg-type]
     with pytest.raises(adit.InvalidError, match="at least one device"):
@@ -103,6 +107,160 @@ def test_targets_that_cannot_be_opened(store: adit.Store, target: str, tmp_path:
     with pytest.raises(adit.MediaError, match="store"):
         adit.Store.format(target, size=128 << 20)
     adit.Store.format(target, size=128 << 20, force=True)
+
+
+def test_numbers_that_are_out_of_range(client: adit.Client, target: str, tmp_path: Path) -> None:
+    other, own = tmp_path / "other.img", tmp_path / "own.img"
+    adit.Store.format(own, size=64 << 20)
+    store = adit.Store(own)
+    layout = {"layers": 1, "kv_heads": 1, "head_dim": 1, "tokens": 1, "dtype": "f32"}
+    writer = store.reserve_blocks(store.layout(layers=1, kv_heads=1, head_dim=64, tokens=16, dtype="f16"), ["b"])
+    reader, queue = store.reader("none"), store.queue()
+    assert reader is None
+    calls: dict[str, list[Callable[[Any], object]]] = {
+        "threads": [lambda n: adit.Store(target, threads=n)],
+        "cores": [lambda n: adit.Store(target, cores=[n])],
+        "pool_bytes": [
+            lambda n: adit.Store(target, pool_bytes=n),
+            lambda n: adit.connect(tmp_path / "kv.sock", pool_bytes=n),
+        ],
+        "tier_bytes": [lambda n: adit.Store(target, tier_bytes=n)],
+        "capacity_bytes": [lambda n: adit.Store(target, capacity_bytes=n)],
+        "capacity_objects": [lambda n: adit.Store(target, capacity_objects=n)],
+        "write_bytes_per_day": [lambda n: adit.Store(target, write_bytes_per_day=n)],
+        "size": [lambda n: adit.Store.format(other, size=n)],
+        "shards": [lambda n: adit.Store.format(other, size=1 << 26, shards=n)],
+        "objects_max": [lambda n: adit.Store.format(other, size=1 << 26, objects_max=n)],
+        "key_bytes": [lambda n: adit.Store.format(other, size=1 << 26, key_bytes=n)],
+        "if_version": [
+            lambda n: store.put("a", b"", if_version=n),
+            lambda n: store.get("a", if_version=n),
+            lambda n: store.delete("a", if_version=n),
+            lambda n: client.put_from("a", [], if_version=n),
+            lambda n: queue.submit_put(["a"], [b""], if_version=n),
+        ],
+        "nbytes": [
+            lambda n: store.put_from("a", [], n),
+            lambda n: client.put_from("a", [], n),
+            lambda n: client.allocate(n),
+            lambda n: queue.drain(n),
+        ],
+        "start": [lambda n: store.get("a", n)],
+        "stop": [lambda n: store.get("a", 0, n)],
+        "cursor": [lambda n: store.scan(n), lambda n: client.scan(n)],
+        "limit": [lambda n: store.scan(0, n)],
+        "quota": [lambda n: store.set_quota("t", n)],
+        "layer": [lambda n: writer.put_layer(n, []), lambda n: store.get_layer(n, [], [])],
+        "layers": [lambda n: store.layout(**{**layout, "layers": n})],
+        "kv_heads": [lambda n: client.layout(**{**layout, "kv_heads": n})],
+        "head_dim": [lambda n: store.layout(**{**layout, "head_dim": n})],
+        "tokens": [lambda n: store.layout(**{**layout, "tokens": n})],
+        "tensors_per_layer": [lambda n: store.layout(**{**layout, "tensors_per_layer": n})],
+        "slots": [lambda n: store.layout(**{**layout, "slots": n})],
+        "depth": [lambda n: adit.connect(tmp_path / "kv.sock", depth=n)],
+    }
+    for name, those in calls.items():
+        for call in those:
+            for number in (-1, -(1 << 70), 1 << 70):
+                with pytest.raises(adit.InvalidError, match=f"{name}.*{number}.*whole number from 0 to"):
+                    call(number)
+            for other_type in ("1", 1.5, float("nan"), float("inf")):
+                with pytest.raises(TypeError):
+                    call(other_type)
+    times: list[Callable[[float], object]] = [
+        lambda s: store.put("a", b"", ttl=s),
+        lambda s: store.put_many(["a"], [b""], ttl=s),
+        lambda s: store.put_from("a", [], ttl=s),
+        lambda s: store.touch("a", s),
+        lambda s: store.touch_many(["a"], s),
+        lambda s: store.lease(["a"], s),
+        lambda s: client.lease(["a"], seconds=s),
+        lambda s: queue.submit_touch(["a"], s),
+        lambda s: queue.submit_put(["a"], [b""], ttl=s),
+        lambda s: adit.Store(target, timeout=s),
+        lambda s: adit.Store(target, command_timeout=s),
+        lambda s: adit.connect(tmp_path / "kv.sock", timeout=s),
+    ]
+    for call in times:
+        for seconds in (-1, -0.5, 1e300, float("nan"), float("inf"), float("-inf")):
+            with pytest.raises(adit.InvalidError, match="give seconds, 0 or more"):
+                call(seconds)
+    assert not other.exists()
+
+
+def test_a_format_that_is_refused_leaves_no_file(tmp_path: Path) -> None:
+    path = tmp_path / "new.img"
+    refused: list[dict[str, Any]] = [
+        {"size": 4096},
+        {"size": 64 << 20, "shards": 0},
+        {"size": 64 << 20, "shards": 60_000},
+        {"size": 64 << 20, "key_bytes": 513},
+        {"size": 64 << 20, "objects_max": 1 << 40},
+        {"size": 64 << 20, "label": "l" * 33},
+        {"size": 1 << 60},
+    ]
+    for options in refused:
+        with pytest.raises(adit.Error):
+            adit.Store.format(path, **options)
+        assert not path.exists(), options
+        path.write_bytes(b"a note")
+        with pytest.raises(adit.Error):
+            adit.Store.format(path, force=True, **options)
+        assert path.read_bytes() == b"a note", options
+        path.unlink()
+
+
+def test_a_path_is_that_of_a_file(tmp_path: Path) -> None:
+    path, other = tmp_path / "kv.img", tmp_path / "other.img"
+    adit.Store.format([path, other], size=64 << 20)
+    with adit.Store([path, f"uring:{other}"]) as store:
+        store.put("a", b"1")
+    with adit.Store((path, other)) as store:
+        assert store.get("a") == b"1"
+    for path in (Path(f"uring:{path}"), Path("vfio:0000:01:00.0"), Path("a,direct=off"), Path("null:")):
+        with pytest.raises(adit.InvalidError, match="give that as a str|without commas"):
+            adit.Store(path)
+        with pytest.raises(adit.InvalidError, match="give that as a str|without commas"):
+            adit.Store.format([path], size=64 << 20)
+
+
+def test_what_objects_say_they_are(target: str, tmp_path: Path, served: Served) -> None:
+    path = tmp_path / "own.img"
+    adit.Store.format(path, size=64 << 20)
+    store = adit.Store(path)
+    store.put("a", bytes(10))
+    version = store.info("a")
+    assert version is not None
+    queue, region, lease = store.queue(), store.register(pool(2, 4096)), store.lease(["a"])
+    layout = store.layout(layers=4, kv_heads=1, head_dim=64, tokens=32, dtype="f16")
+    writer, reader = store.reserve_blocks(layout, ["x", "y"]), store.reader("a")
+    assert reader is not None
+    pieces = f"Pieces(10 bytes, version {version['version']}"
+    assert repr(store) == f"Store(uring:{path}, open)"
+    assert repr(queue) == "Queue(of a store, 0 jobs)"
+    assert repr(region) == "Region(8192 bytes, open)" and repr(lease) == "Lease(1 objects, held)"
+    assert repr(layout) == "Layout(4 layers of 8192 bytes)"
+    assert repr(writer) == "BlocksWriter(2 blocks, open)" and repr(reader) == f"Reader({pieces}, open))"
+    with store.futures() as futures:
+        assert repr(futures) == f"Futures({store!r}, 0 jobs, open)"
+    assert repr(futures) == f"Futures({store!r}, 0 jobs, closed)"
+
+    async def serve() -> None:
+        async with store.aio() as aio:
+            assert repr(aio) == f"Aio({store!r}, 0 jobs, open)"
+
+    asyncio.run(serve())
+    for thing in (writer, reader, region, lease):
+        thing.release() if isinstance(thing, adit.Lease) else thing.close()
+    assert repr(region) == "Region(8192 bytes, closed)" and repr(lease) == "Lease(1 objects, released)"
+    assert repr(writer) == "BlocksWriter(2 blocks, closed)" and repr(reader) == f"Reader({pieces}, closed))"
+    store.close()
+    assert repr(store) == f"Store(uring:{path}, closed)"
+    client = adit.connect(served.socket)
+    assert repr(client) == f"Client({served.socket}, open)"
+    assert repr(client.queue()) == "Queue(of a connection, 0 jobs)"
+    client.close()
+    assert repr(client) == f"Client({served.socket}, closed)"
 
 
 def test_a_full_store(target: str) -> None:

@@ -192,3 +192,165 @@ def test_the_loop_serves_others_meanwhile(either: adit.Store | adit.Client) -> N
         return ticks
 
     assert asyncio.run(serve()) > 0
+
+
+def test_a_drain_copies_about_as_much_as_it_may(either: adit.Store | adit.Client) -> None:
+    rows = noise(4, 3 << 20)
+    assert either.put_many(KEYS[:4], rows) == [True] * 4
+    values = [row.tobytes() for row in rows]
+    back = [bytearray(3 << 20) for _ in rows]
+    with either.queue() as queue:
+        queue.submit_get(KEYS[:2], token="get")
+        queue.submit_get(KEYS[2:4], token="more")
+        queue.submit_get_into(KEYS[:2], back[:2], token="into")
+        queue.submit_get_into(["none"], [bytearray(1)], token="none")
+        queue.submit_get_into([KEYS[0]], [bytearray(1)], token="short")
+        poll = select.poll()
+        poll.register(queue.event_fd(), select.POLLIN)
+        ended: dict[object, tuple[list[object], adit.Error | None]] = {}
+        calls = 0
+        while len(ended) < 5:
+            assert poll.poll(30_000), "the eventfd is readable as long as something is left"
+            for token, results, failure in queue.drain(1 << 20):
+                ended[token] = (results, failure)
+            calls += 1
+            assert len(queue) == 5 - len(ended)
+        assert not poll.poll(0) and queue.drain(1) == []
+        # A server's answers to buffers are copied as they come, by another thread.
+        least = 18 if isinstance(either, adit.Store) else 12
+        assert calls >= least, "a MiB at a time"
+        assert ended["get"] == (values[:2], None) and ended["more"] == (values[2:], None)
+        assert ended["into"] == ([3 << 20] * 2, None) and ended["none"] == ([None], None)
+        assert back[0] == values[0] and back[1] == values[1]
+        assert isinstance(ended["short"][1], adit.BadBufferError)
+        queue.submit_get(KEYS[:4], token="left")
+        assert poll.poll(30_000) and queue.drain(1 << 20) == [] and len(queue) == 1
+    assert len(queue) == 0, "a job that is half drained is forgotten, too"
+    with pytest.raises(adit.InvalidError, match="nbytes"):
+        queue.drain(0)
+
+
+def test_the_loop_has_turns_while_values_are_copied(either: adit.Store | adit.Client) -> None:
+    rows = noise(16, 4 << 20)
+    for key, row in zip(KEYS, rows):
+        assert either.put(key, row)
+
+    async def serve() -> int:
+        ticks = 0
+        async with either.aio() as aio:
+            one = [aio.get(key) for key in KEYS[:8]]
+            all_of = aio.get_many(KEYS[8:16])
+            while not all(future.done() for future in (*one, all_of)):
+                # Before the next one, the loop serves its files once.
+                ticks += any(future.done() for future in one)
+                await asyncio.sleep(0)
+            assert [future.result() for future in one] == [row.tobytes() for row in rows[:8]]
+            assert all_of.result() == [row.tobytes() for row in rows[8:]]
+        return ticks
+
+    # 15 values are left once the first is there, of which each takes four turns.
+    assert asyncio.run(serve()) >= 4 * 14
+
+
+def test_futures_that_are_closed_by_their_own_callback_say_why_not(store: adit.Store) -> None:
+    futures = store.futures()
+    raised: list[BaseException] = []
+    begun = threading.Event()
+
+    def close(_: object) -> None:
+        try:
+            futures.close()
+        except Exception as why:
+            raised.append(why)
+
+    def keys() -> Iterator[str]:
+        begun.wait(30)
+        yield "none"
+
+    pending = concurrent.futures.ThreadPoolExecutor(1)
+    with pending:
+        # The callback is there before the future is done.
+        future = pending.submit(lambda: futures.get_many(keys()))
+        other = futures.commit()
+        other.add_done_callback(close)
+        begun.set()
+        assert future.result(30).result(30) == [None]
+        other.result(30)
+    while not raised:
+        futures.get("none").add_done_callback(close)
+        time.sleep(0.01)
+    assert all(isinstance(why, adit.InvalidError) for why in raised), raised
+    assert "on another thread" in str(raised[0])
+    assert futures.get("none").result(30) is None, "they are still open"
+
+    def closing() -> Iterator[str]:
+        futures.close()
+        yield "none"
+
+    with pytest.raises(adit.InvalidError, match="close them after it"):
+        futures.get_many(closing())
+    futures.close()
+
+
+def test_a_store_that_is_closed_by_a_callback_or_a_source(target: str) -> None:
+    store = adit.Store(target)
+    ended = threading.Event()
+    with store.futures() as futures:
+
+        def close(_: object) -> None:
+            store.close()
+            ended.set()
+
+        futures.put("a", b"1").add_done_callback(close)
+        assert ended.wait(30)
+    with adit.Store(target) as store:
+        assert store.get("a") == b"1"
+
+        def chunks() -> Iterator[bytes]:
+            yield bytes(4 << 20)
+            store.close()
+            yield bytes(4 << 20)
+
+        with pytest.raises(adit.ClosedError):
+            store.put_from("b", chunks(), 8 << 20)
+    with adit.Store(target) as store:
+        assert not store.exists("b")
+
+
+def test_futures_of_a_loop_are_closed_on_it(either: adit.Store | adit.Client) -> None:
+    rows = noise(64, 200_000)
+
+    async def make() -> adit.Aio:
+        return either.aio()
+
+    async def serve() -> None:
+        async with either.aio() as aio:
+            gone = [aio.put_many(KEYS, rows) for _ in range(3)]
+            for future in gone:
+                future.cancel()
+        assert repr(aio).endswith("0 jobs, closed)"), "it awaits what was cancelled"
+        assert either.lookup_prefix(KEYS) == 64
+        waiting = either.aio()
+        waiting.put_many(KEYS, rows)
+        closing = asyncio.create_task(waiting.close())
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+
+    asyncio.run(serve())
+    aio = asyncio.run(make())
+    with pytest.raises(adit.InvalidError, match="another event loop"):
+        asyncio.run(aio.close())
+
+
+def test_the_lock_is_free_while_values_are_copied(store: adit.Store) -> None:
+    value = noise(1, 32 << 20).tobytes()
+    store.put("a", value)
+    assert store.get("a") == value and store.get_many(["a", "none"]) == [value, None]
+    versioned = store.get_versioned("a")
+    assert versioned is not None and versioned[0] == value
+    assert store.get("a", 1, 20 << 20) == value[1 : 20 << 20]
+    # Two threads, of which each gets its own value whole.
+    with concurrent.futures.ThreadPoolExecutor(4) as threads:
+        assert set(threads.map(lambda _: store.get("a") == value, range(16))) == {True}

@@ -50,20 +50,41 @@ pub enum Change {
     },
 }
 
+impl Devices {
+    /// Adds devices to the store on these, and notes whether anything is written.
+    fn with(
+        &self,
+        new: &Devices,
+        (id, overwrite): (u64, bool),
+        is_begun: &mut bool,
+    ) -> Result<Changed> {
+        let mut lanes = self.lanes(&OpenOptions::default(), &[])?;
+        let count = lanes.len();
+        lanes.extend(new.lanes(&OpenOptions::default(), &[])?);
+        change::add(&mut lanes, count, (id, overwrite), &mut self.clock(), is_begun)
+    }
+}
+
 impl ChangeStore {
     pub(super) fn run(&self) -> Result<Changed> {
         let id = u64::from_le_bytes(devices::random()?);
         match &self.change {
             Change::Add { targets, devices, file_bytes, overwrite } => {
-                let known = Devices::open(&self.targets, &self.devices, None)?;
+                let given = devices.iter();
+                let known = Devices::open(&self.targets, &self.devices, None)
+                    .inspect_err(|_| given.for_each(Device::take_back_file))?;
                 if file_bytes.is_some() && !overwrite && devices.is_empty() {
                     Devices::check_files(targets)?;
                 }
                 let new = Devices::open(targets, devices, *file_bytes)?;
-                let mut lanes = known.lanes(&OpenOptions::default(), &[])?;
-                let count = lanes.len();
-                lanes.extend(new.lanes(&OpenOptions::default(), &[])?);
-                change::add(&mut lanes, count, (id, *overwrite), &mut known.clock())
+                let mut is_begun = false;
+                let added = known.with(&new, (id, *overwrite), &mut is_begun);
+                added.inspect_err(|_| {
+                    // Once it is begun, the store's devices may name the new ones.
+                    if !is_begun {
+                        new.take_back_files();
+                    }
+                })
             }
             Change::Remove { device, objects } => {
                 let devices = Devices::open(&self.targets, &self.devices, None)?;

@@ -48,8 +48,17 @@ impl Devices {
             fills_holes: file_bytes.is_some(),
             ..DeviceOptions::default()
         };
-        let open = |target| Device::open(target, &options);
-        Ok(Devices(targets.iter().map(open).collect::<Result<_, _>>()?))
+        let mut devices = Devices(Vec::new());
+        for target in targets {
+            let opened = Device::open(target, &options);
+            devices.0.push(opened.inspect_err(|_| devices.take_back_files())?);
+        }
+        Ok(devices)
+    }
+
+    /// Takes back what `file_bytes` made of their files: a store that is refused leaves none.
+    pub(super) fn take_back_files(&self) {
+        self.0.iter().for_each(Device::take_back_file);
     }
 
     /// Checks that the files among `targets` hold no data, before any of them is made longer.

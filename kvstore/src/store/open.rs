@@ -12,6 +12,7 @@ use super::devices::{self, DeviceShard, Devices, MEMORY_BYTES_MIN};
 use super::tier;
 use crate::error::{Error, Result};
 use crate::media::format::{self, FormatOptions, Set};
+use crate::media::superblock::LABEL_BYTES_MAX;
 use crate::model::options::{Durability, PolicyKind, Watermarks};
 use crate::policy::budget::Budget;
 use crate::policy::evict::PolicyMaker;
@@ -226,7 +227,8 @@ pub struct FormatStore {
     /// Whether to overwrite existing data, including a store. Default false.
     pub overwrite: bool,
     /// Creates a missing regular file, and extends a shorter one to this many bytes. All of a file's blocks are
-    /// allocated then, so that a full disk shows now; the store never gives them back.
+    /// allocated then, so that a full disk shows now; the store never gives them back. A format that fails does: it
+    /// removes a file that it created, and gives one that it extended its length back.
     pub file_bytes: Option<u64>,
 }
 
@@ -296,10 +298,18 @@ impl FormatStore {
         if self.shards == 0 {
             return Err(Error::invalid("shards", 0, "use at least 1"));
         }
+        if self.label.len() > LABEL_BYTES_MAX {
+            let fix = format!("use at most {LABEL_BYTES_MAX} bytes");
+            return Err(Error::invalid("label", &self.label, fix));
+        }
         if self.file_bytes.is_some() && self.devices.is_empty() {
             self.check_files()?;
         }
         let devices = Devices::open(&self.targets, &self.devices, self.file_bytes)?;
+        self.format(&devices).inspect_err(|_| devices.take_back_files())
+    }
+
+    fn format(&self, devices: &Devices) -> Result<Formatted> {
         let options = FormatOptions {
             shards: self.shards,
             objects_max: self.objects(devices.bytes())?,

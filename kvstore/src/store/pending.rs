@@ -72,7 +72,7 @@ pub struct Pending<T> {
 
 impl<T> Pending<T> {
     /// Returns how much longer [`Pending::wait`] waits.
-    pub(super) fn patience(&self) -> Duration {
+    pub fn patience(&self) -> Duration {
         self.patience.saturating_sub(self.since.elapsed())
     }
 

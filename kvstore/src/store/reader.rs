@@ -136,6 +136,11 @@ impl<P: Pieces> Reader<P> {
         self.at
     }
 
+    /// Returns whether [`Reader::read_into`] has bytes without a wait.
+    pub fn has_bytes(&self) -> bool {
+        self.current.is_some()
+    }
+
     /// Goes on with a range of the object, cut off at its end. What was read ahead of it is given up.
     pub fn set_range(&mut self, range: Range<u64>) {
         let end = range.end.min(self.object_bytes);

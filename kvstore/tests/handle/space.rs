@@ -82,3 +82,36 @@ fn a_sparse_file_that_is_formatted_with_its_size_is_allocated() {
     assert!(allocated_bytes(&rig) >= BYTES, "all of it, as it is longer");
     assert_eq!(fs::metadata(path(&rig)).expect("it is there").len(), BYTES);
 }
+
+#[test]
+fn a_format_that_is_refused_leaves_no_file_and_no_longer_one() {
+    let rig = Rig::file();
+    let plain =
+        || FormatStore { file_bytes: Some(BYTES), ..FormatStore::new(rig.options().targets) };
+    let refused = [
+        FormatStore { shards: 0, ..plain() },
+        FormatStore { key_bytes: 0, ..plain() },
+        FormatStore { key_bytes: 513, ..plain() },
+        FormatStore { objects_max: Some(1 << 40), ..plain() },
+        FormatStore { journal_bytes: Some(1 << 40), ..plain() },
+        FormatStore { shards: 60_000, ..plain() },
+        FormatStore { label: "l".repeat(33), ..plain() },
+        FormatStore { file_bytes: Some(4096), ..plain() },
+    ];
+    for options in &refused {
+        Store::format(options).expect_err("refused");
+        assert!(!path(&rig).exists(), "{options:?}");
+    }
+    fs::write(path(&rig), "a note").expect("written");
+    for options in &refused {
+        Store::format(&FormatStore { overwrite: true, ..options.clone() }).expect_err("refused");
+        assert_eq!(fs::read(path(&rig)).expect("there"), b"a note", "{options:?}");
+    }
+    Store::format(&plain()).expect_err("it is data");
+    assert_eq!(fs::read(path(&rig)).expect("there"), b"a note");
+    fs::remove_file(path(&rig)).expect("removed");
+    format(&rig, Some(BYTES));
+    let before = fs::read(path(&rig)).expect("there");
+    Store::format(&plain()).expect_err("it is a store");
+    assert!(fs::read(path(&rig)).expect("there") == before, "a store stays as it is");
+}

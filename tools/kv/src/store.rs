@@ -100,7 +100,13 @@ pub(crate) fn open_devices(targets: &[Target], file_bytes: Option<u64>) -> Resul
         fills_holes: file_bytes.is_some(),
         ..DeviceOptions::default()
     };
-    targets.iter().map(|target| Ok(Device::open(target, &options)?)).collect()
+    let mut devices: Vec<Device> = Vec::new();
+    for target in targets {
+        let opened = Device::open(target, &options);
+        let opened = opened.inspect_err(|_| devices.iter().for_each(Device::take_back_file));
+        devices.push(opened?);
+    }
+    Ok(devices)
 }
 
 /// Returns whether a target's contents exist only for this run.
@@ -115,6 +121,7 @@ pub(crate) fn is_made_for_the_run(target: &Target) -> bool {
 }
 
 /// Refuses devices, open exclusively, that are mounted or contain data; with `force`, only those that cannot be written.
+/// Takes back what opening them made of their files then.
 ///
 /// # Errors
 /// The findings, and how to continue.
@@ -123,7 +130,8 @@ pub fn guard(targets: &[Target], devices: &[Device], force: bool) -> Result<()> 
     let written: Vec<Written<'_>> =
         written.map(|(target, device)| Written { target, device, is_ours: true }).collect();
     let permission = Permission { option: "--force", is_given: force, spares_stores: false };
-    for warning in check_destruction(&written, permission)? {
+    let checked = check_destruction(&written, permission);
+    for warning in checked.inspect_err(|_| devices.iter().for_each(Device::take_back_file))? {
         tracing::warn!("{}", warning.text);
     }
     Ok(())

@@ -61,6 +61,10 @@ pub(in crate::paths) fn create_queue<B>(mapped: &Mapped, device: &str) -> MmapQu
 }
 
 impl Mapped {
+    pub(in crate::paths) fn file(&self) -> &OpenFile {
+        &self.file
+    }
+
     pub(in crate::paths) fn set_durability(&mut self, durability: Durability) {
         self.syncs = durability != Durability::Cached;
     }

@@ -17,8 +17,8 @@ use super::{Encoding, KernelQueue, Registration, depth_max};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
 use crate::paths::extent::{Extent, Run};
-use crate::paths::file::{self, OpenFile};
-use crate::paths::{DeviceInfo, DeviceOptions, Durability, Operation, QueueOptions};
+use crate::paths::file::OpenFile;
+use crate::paths::{DeviceInfo, Durability, Operation, QueueOptions};
 use crate::queue_pair::{CommandError, Errno, RejectReason};
 use crate::sys::file_io::{PIECES_MAX, Pieces};
 use crate::target::KernelTarget;
@@ -35,15 +35,11 @@ pub(in crate::paths) struct UringDevice {
     registration: Registration,
 }
 
-/// Opens the file and decides whether to poll for completions.
+/// Decides whether to poll an open file for completions.
 ///
 /// # Errors
-/// As [`file::open`]; [`Error::Refused`] if polling was requested but is impossible.
-pub(in crate::paths) fn open(
-    target: &KernelTarget,
-    options: &DeviceOptions,
-) -> Result<UringDevice> {
-    let file = file::open(target, options)?;
+/// [`Error::Refused`] if polling was requested but is impossible.
+pub(in crate::paths) fn open(target: &KernelTarget, file: OpenFile) -> Result<UringDevice> {
     let cannot = file.cannot_poll(target.direct);
     let polled = match (target.polled, cannot) {
         (Some(true), Some(why)) => {
@@ -58,6 +54,10 @@ pub(in crate::paths) fn open(
 }
 
 impl UringDevice {
+    pub(in crate::paths) fn file(&self) -> &OpenFile {
+        &self.file
+    }
+
     pub(in crate::paths) fn info(&self, target: &KernelTarget) -> DeviceInfo {
         let mut info = self.file.info(target, depth_max(self.polled.is_some()));
         info.deallocates = self.file.punches();

@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Protocol, TypedDict, final, type_check_only
@@ -17,7 +17,14 @@ class _Array(Protocol):
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
 
-_Data: TypeAlias = Buffer | _Array
+# So have the arrays of other libraries, and tensors.
+@type_check_only
+class _Tensor(Protocol):
+    def __dlpack__(self) -> Any: ...
+    def __dlpack_device__(self) -> tuple[Any, Any]: ...
+
+_Data: TypeAlias = Buffer | _Array | _Tensor
+_Target: TypeAlias = str | PathLike[str]
 _Dtype: TypeAlias = Literal["f32", "float32", "f16", "float16", "bf16", "bfloat16", "fp8", "int8"]
 
 __all__ = [
@@ -74,7 +81,7 @@ class Scope:
 
 @type_check_only
 class _Readable(Protocol):
-    def read(self, size: int, /) -> Buffer: ...
+    def read(self, size: int, /) -> _Data: ...
 
 @final
 class Pieces:
@@ -144,7 +151,7 @@ class Queue(Scope):
         self, keys: Iterable[_Key], ttl: float, *, token: object = None
     ) -> int: ...
     def submit_commit(self, *, token: object = None) -> int: ...
-    def drain(self) -> list[tuple[Any, list[Any], Error | None]]: ...
+    def drain(self, nbytes: int | None = None) -> list[tuple[Any, list[Any], Error | None]]: ...
     def close(self) -> None: ...
 
 @disjoint_base
@@ -195,12 +202,12 @@ class Calls(Scope):
 class Store(Calls):
     def __new__(
         cls,
-        target: str | list[str],
+        target: _Target | Sequence[_Target],
         *,
         durability: Literal["restart", "volatile", "durable"] = "restart",
         policy: Literal["lru", "s3fifo"] = "lru",
         threads: int | None = None,
-        cores: list[int] | None = None,
+        cores: Iterable[int] | None = None,
         pool_bytes: int = 67_108_864,
         tier_bytes: int = 0,
         timeout: float = 30.0,
@@ -213,7 +220,7 @@ class Store(Calls):
     ) -> Self: ...
     @staticmethod
     def format(
-        target: str | list[str],
+        target: _Target | Sequence[_Target],
         *,
         size: int | None = None,
         shards: int = 1,

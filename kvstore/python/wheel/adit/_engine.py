@@ -23,7 +23,7 @@ from ._errors import Error, InvalidError, LostError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from ._adit import Queue
+    from ._adit import Queue, _Target
 
 logger = logging.getLogger("adit")
 
@@ -32,6 +32,8 @@ PAGE = 4096
 _FILES = ("uring", "psync")
 # Begins a target that is the socket of a server, in place of a device.
 _SERVED = "serve:"
+# What targets begin with.
+_KINDS = (*_FILES, "serve", "vfio", "vfio-user", "soft", "uring-cmd", "mmap", "null")
 # ctypes makes a type for each length and keeps it: one of each is enough.
 _ARRAYS: dict[int, type[ctypes.Array[ctypes.c_ubyte]]] = {}
 # A store holds at least as many objects, at most as many in its one shard, and one for as many bytes unless told otherwise.
@@ -73,7 +75,7 @@ def check_version(engine: str, found: str | None, tried: Sequence[str]) -> None:
 
 
 def open_store(
-    target: str | list[str],
+    target: _Target | Sequence[_Target],
     size_gb: float = 0,
     rank: int = 0,
     *,
@@ -85,7 +87,7 @@ def open_store(
 
     Parameters
     ----------
-    target : str or list of str
+    target : str, os.PathLike or list of them
         The store's devices, or ``serve:`` and the socket of ``adit kv serve``. ``{rank}`` in it stands for the process's
         rank.
     size_gb : float
@@ -100,8 +102,8 @@ def open_store(
     **options
         As for ``Store``, or for ``connect``.
     """
-    targets = [target] if isinstance(target, str) else list(target)
-    targets = [one.replace("{rank}", str(rank)) for one in targets]
+    given = [target] if isinstance(target, (str, os.PathLike)) else target
+    targets = [_text_of(one).replace("{rank}", str(rank)) for one in given]
     if any(one.startswith(_SERVED) for one in targets):
         if len(targets) > 1:
             raise InvalidError(f"{', '.join(targets)}: a store that is served has one socket, and no other target")
@@ -115,6 +117,18 @@ def open_store(
         logger.info("formatting %s for %d objects", ", ".join(targets), objects_max)
         _format(targets, nbytes, objects_max, paths)
     return Store(targets, **options)
+
+
+def _text_of(target: _Target) -> str:
+    """Return a target as text. A path is that of a file or block device of the kernel's."""
+    if isinstance(target, str):
+        return target
+    path = os.fspath(target)
+    if path.partition(":")[0] in _KINDS:
+        raise InvalidError(f"the path {path} is the text of a target: give that as a str")
+    if "," in path:
+        raise InvalidError(f"the path {path} has a comma, which begins options of a target: give one without")
+    return f"uring:{path}"
 
 
 def _looked_at(store: Client, targets: list[str]) -> Client:

@@ -9,7 +9,7 @@ import select
 import threading
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from ._errors import ClosedError
+from ._errors import ClosedError, InvalidError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from ._adit import Client, Layout, Store, _Data
 
     _Key: TypeAlias = bytes | str
+
+# About the bytes of values that are copied before others get their turn.
+_TURN_NBYTES = 1 << 20
 
 F = TypeVar("F", bound="asyncio.Future[Any] | concurrent.futures.Future[Any]")
 
@@ -33,11 +36,12 @@ class _Calls(Generic[F]):
     """
 
     def __init__(self, store: Store | Client) -> None:
+        self._store = repr(store)
         self._queue = store.queue()
         self._closed = False
-        # Calls that have found it open and not made their requests yet: closing waits for them. They hold no lock
-        # meanwhile, so that the values of several threads are copied at once.
-        self._asking = 0
+        # The threads of calls that have found it open and not made their requests yet: closing waits for them. They hold
+        # no lock meanwhile, so that the values of several threads are copied at once.
+        self._asking: list[int] = []
         self._lock = threading.Lock()
         self._asked = threading.Condition(self._lock)
 
@@ -51,7 +55,7 @@ class _Calls(Generic[F]):
         with self._lock:
             if self._closed:
                 raise ClosedError("the futures are closed")
-            self._asking += 1
+            self._asking.append(threading.get_ident())
         try:
             future = self._make()
             try:
@@ -61,7 +65,7 @@ class _Calls(Generic[F]):
                 raise
         finally:
             with self._lock:
-                self._asking -= 1
+                self._asking.remove(threading.get_ident())
                 if self._closed:
                     self._asked.notify_all()
         return future
@@ -69,9 +73,18 @@ class _Calls(Generic[F]):
     def _shut(self) -> bool:
         """Refuse new calls, and wait until the others have made their requests; return whether this call does so."""
         with self._lock:
+            if threading.get_ident() in self._asking:
+                raise InvalidError(
+                    "these futures are closed by what one of their calls reads its keys or buffers from, and would wait for "
+                    "that call: close them after it"
+                )
             is_first, self._closed = not self._closed, True
-            self._asked.wait_for(lambda: self._asking == 0)
+            self._asked.wait_for(lambda: not self._asking)
         return is_first
+
+    def __repr__(self) -> str:
+        state = "closed" if self._closed else "open"
+        return f"{type(self).__name__}({self._store}, {len(self._queue)} jobs, {state})"
 
     def put(
         self,
@@ -164,7 +177,7 @@ class _Calls(Generic[F]):
         return self._ask(True, self._queue.submit_commit)
 
     def _drain(self) -> None:
-        for (future, is_one), results, failure in self._queue.drain():
+        for (future, is_one), results, failure in self._queue.drain(_TURN_NBYTES):
             if future.done():
                 continue  # It was cancelled.
             if failure is not None:
@@ -206,7 +219,18 @@ class Futures(_Calls["concurrent.futures.Future[Any]"]):
             self._drain()
 
     def close(self) -> None:
-        """Wait for the futures that are not done, and end the thread. Closing twice does nothing."""
+        """Wait for the futures that are not done, and end the thread. Closing twice does nothing.
+
+        Raises
+        ------
+        InvalidError
+            If a callback of one of the futures closes them: it runs on the thread that would end.
+        """
+        if threading.current_thread() is self._thread:
+            raise InvalidError(
+                "a callback of these futures closes them, and would wait for the thread that it runs on: close them on "
+                "another thread"
+            )
         if self._shut():
             os.eventfd_write(self._stop, 1)
             self._thread.join()
@@ -227,27 +251,41 @@ class Futures(_Calls["concurrent.futures.Future[Any]"]):
 class Aio(_Calls["asyncio.Future[Any]"]):
     """A store's calls with futures of the event loop that runs, returned by ``Store.aio`` and ``Client.aio``.
 
-    They complete on the loop, without another thread. Leave the ``async with`` statement, or await ``close``, before the
-    loop ends.
+    They complete on the loop, without another thread. Values are copied in turns of about 1 MiB, between which the loop
+    serves others. Leave the ``async with`` statement, or await ``close``, before the loop ends.
     """
 
     def __init__(self, store: Store | Client) -> None:
         super().__init__(store)
-        self._pending: set[asyncio.Future[Any]] = set()
         self._loop = asyncio.get_running_loop()
-        self._loop.add_reader(self._queue.event_fd(), self._drain)
+        self._drained = asyncio.Event()
+        self._loop.add_reader(self._queue.event_fd(), self._turn)
 
     def _make(self) -> asyncio.Future[Any]:
-        future = self._loop.create_future()
-        self._pending.add(future)
-        future.add_done_callback(self._pending.discard)
-        return future
+        return self._loop.create_future()
+
+    def _turn(self) -> None:
+        self._drain()
+        self._drained.set()
 
     async def close(self) -> None:
-        """Await the futures that are not done, and leave the loop. Closing twice does nothing."""
+        """Await the futures that are not done, and leave the loop. Closing twice does nothing.
+
+        Raises
+        ------
+        InvalidError
+            If another loop runs.
+        """
+        if asyncio.get_running_loop() is not self._loop:
+            raise InvalidError("these futures belong to another event loop: close them there")
         if self._shut():
-            await asyncio.gather(*self._pending, return_exceptions=True)
-            self._loop.remove_reader(self._queue.event_fd())
+            try:
+                # Requests go on whose futures were cancelled.
+                while len(self._queue) > 0:
+                    self._drained.clear()
+                    await self._drained.wait()
+            finally:
+                self._loop.remove_reader(self._queue.event_fd())
             self._queue.close()
 
     async def __aenter__(self) -> Aio:

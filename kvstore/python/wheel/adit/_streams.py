@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from typing_extensions import Buffer
+from ._errors import InvalidError
 
-    from ._adit import Pieces
+if TYPE_CHECKING:
+    from ._adit import Pieces, _Data
 
 
 class _Raw(io.RawIOBase):
@@ -25,7 +24,7 @@ class _Raw(io.RawIOBase):
     def seekable(self) -> bool:
         return True
 
-    def readinto(self, buffer: Buffer, /) -> int:
+    def readinto(self, buffer: _Data, /) -> int:
         read = self.pieces.readinto(self._position, buffer)
         self._position += read
         return read
@@ -34,7 +33,7 @@ class _Raw(io.RawIOBase):
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.pieces.nbytes}
         position = start[whence] + offset
         if position < 0:
-            raise ValueError(f"the position {position} is before the object")
+            raise InvalidError(f"the position {position} is before the object: give 0 or more")
         self._position = position
         return position
 
@@ -58,6 +57,18 @@ class Reader(io.BufferedReader):
         super().__init__(_Raw(pieces))
         self._pieces = pieces
 
+    def __repr__(self) -> str:
+        return f"Reader({self._pieces!r})"
+
+    def readinto(self, buffer: _Data, /) -> int:
+        """Read into a buffer or a tensor, which is filled unless the object ends before; return the bytes read."""
+        position = self.tell()
+        read = self._pieces.readinto(position, buffer)
+        self.seek(position + read)
+        return read
+
+    readinto1 = readinto
+
     @property
     def nbytes(self) -> int:
         """Length of the object in bytes."""
@@ -69,29 +80,11 @@ class Reader(io.BufferedReader):
         return self._pieces.version
 
 
-class _Chunks:
-    """Buffers, one behind the other, with a method ``read``."""
-
-    def __init__(self, chunks: Iterable[Buffer]) -> None:
-        self._chunks: Iterator[Buffer] = iter(chunks)
-        self._rest = memoryview(b"")
-
-    def read(self, size: int) -> memoryview:
-        while not self._rest:
-            chunk = next(self._chunks, None)
-            if chunk is None:
-                break
-            self._rest = memoryview(chunk).cast("B")
-        some, self._rest = self._rest[:size], self._rest[size:]
-        return some
-
-
-def readable(source: Any, nbytes: int | None) -> tuple[Any, int | None]:
-    """Return what has a method ``read``, and how many bytes it has if that is known."""
-    if not hasattr(source, "read"):
-        return _Chunks(source), nbytes
-    if nbytes is None and hasattr(source, "seekable") and source.seekable():
-        begin = source.tell()
-        nbytes = max(source.seek(0, io.SEEK_END) - begin, 0)
-        source.seek(begin)
-    return source, nbytes
+def measured(source: Any) -> int | None:
+    """Return how many bytes a file has from where it is, or ``None`` if only its end will tell."""
+    if not (hasattr(source, "read") and hasattr(source, "seekable") and source.seekable()):
+        return None
+    begin: int = source.tell()
+    nbytes: int = max(source.seek(0, io.SEEK_END) - begin, 0)
+    source.seek(begin)
+    return nbytes

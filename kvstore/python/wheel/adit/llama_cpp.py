@@ -22,7 +22,7 @@ from ._errors import Error
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from ._adit import Region
+    from ._adit import Region, _Target
 
 TRIED = ("0.3.36",)
 # Prompts are found by their first 8 and 16 tokens, and by each further 32.
@@ -49,7 +49,7 @@ class PromptCache:
 
     Parameters
     ----------
-    target : str or list of str
+    target : str, os.PathLike or list of them
         The store's devices, or ``serve:`` and the socket of ``adit kv serve``.
     model : Llama or str
         The model that has made the states, or a text that names it and all its settings. Each model, context length,
@@ -64,7 +64,7 @@ class PromptCache:
 
     def __init__(
         self,
-        target: str | list[str],
+        target: _Target | Sequence[_Target],
         model: Any,
         size_gb: float = 0,
         ttl: float | None = None,

@@ -117,7 +117,9 @@ pub(super) fn removed(shared: &Arc<Shared>, ended: Ended) -> Answer<Removed> {
     let (_, Ended { done, memory, .. }) = checked(ended)?;
     let mut removed = Removed { keys: Vec::new(), next: done.extra, missed_some: done.ttl_s != 0 };
     let Memory::Pooled(span) = memory else { return Ok(removed) };
-    let mut rest = &span[..];
+    // As in `page`.
+    let page = span.to_vec();
+    let mut rest = &page[..];
     for _ in 0..done.value {
         let Some((key, behind)) = key_of(rest) else {
             // A server that writes something else tells of fewer.

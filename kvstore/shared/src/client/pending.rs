@@ -53,14 +53,18 @@ impl<T> Pending<T> {
         Pending { shared: Arc::clone(shared), place, since }
     }
 
+    /// Returns how much longer [`Pending::wait`] waits.
+    pub fn patience(&self) -> Duration {
+        self.shared.options().timeout.saturating_sub(self.since.elapsed())
+    }
+
     /// Blocks until the answer arrives.
     ///
     /// # Errors
     /// [`Unfinished`] with the reason, and the memory that was lent. [`Error::Timeout`] after
     /// [`ClientOptions::timeout`](super::ClientOptions::timeout).
     pub fn wait(self) -> Answer<T> {
-        let timeout = self.shared.options().timeout;
-        let left = timeout.saturating_sub(self.since.elapsed());
+        let (left, timeout) = (self.patience(), self.shared.options().timeout);
         self.wait_timeout(left).unwrap_or_else(|_pending| {
             Err(Unfinished::new(Error::Timeout { ms: timeout.as_millis() }))
         })

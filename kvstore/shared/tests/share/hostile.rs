@@ -119,7 +119,7 @@ fn memory_that_could_make_the_server_fault_is_not_mapped() {
     assert_ne!(answer(&raw.stream).expect("an answer").code, 0);
     drop(raw);
     for number in [0, 1, 1 << 40] {
-        let raw = Raw::greeted(&rig);
+        let raw = Raw::greeted(&rig.socket());
         send(&raw.stream, &Message::new(Matter::Unshare, [number, 0, 0, 0]), &[]);
         assert!(answer(&raw.stream).is_none(), "it has no region {number}");
     }

@@ -70,7 +70,8 @@ impl Changed {
     }
 }
 
-/// Adds the devices behind the first `known` to the store on those. `id` is a random number of the change.
+/// Adds the devices behind the first `known` to the store on those. `id` is a random number of the change. Sets `is_begun`
+/// before anything is written.
 ///
 /// # Errors
 /// [`Error::Media`] if the first are not a store's, or if a new one holds data that may not be overwritten, or is too
@@ -80,6 +81,7 @@ pub(crate) fn add<Q: CommandQueue<Load>>(
     known: usize,
     (id, overwrite): (u64, bool),
     clock: &mut dyn FnMut() -> Time,
+    is_begun: &mut bool,
 ) -> Result<Changed> {
     let set = read_set(&mut lanes[..known], clock)?;
     let mut chart = set.geometry().chart().clone();
@@ -99,6 +101,7 @@ pub(crate) fn add<Q: CommandQueue<Load>>(
         let first = superblocks[0].clone();
         superblocks.push(Superblock { device_id: member.id, lba_bytes, ..first });
     }
+    *is_begun = true;
     // First the new devices: once an old one names them, they have to be there.
     waiting.write_superblocks(&superblocks, known..superblocks.len(), |_| false)?;
     waiting.write_superblocks(&superblocks, 0..known, |device| set.lacks_copy_a(device))?;

@@ -61,7 +61,7 @@ fn extended(device: &TestDevice, units: u64) -> TestDevice {
 
 fn added(devices: &[TestDevice], new: &TestDevice, id: u64) -> Result<Vec<TestDevice>> {
     let all = [devices, std::slice::from_ref(new)].concat();
-    add(&mut lanes(&all), devices.len(), (id, false), &mut clock()).map(|_| all)
+    add(&mut lanes(&all), devices.len(), (id, false), &mut clock(), &mut false).map(|_| all)
 }
 
 fn removed(devices: &[TestDevice], index: u8, leaving: Leaving) -> Result<Changed> {
@@ -238,7 +238,7 @@ fn a_device_with_contents_is_not_added_and_neither_is_one_of_the_store() {
     let text = added(&old, &TestDevice::new("memory:small", 2), 70).expect_err("small").to_string();
     assert!(text.contains("take a device of 12288 bytes or more"), "{text}");
     let all = [&old[..], &foreign].concat();
-    add(&mut lanes(&all), 2, (70, true), &mut clock()).expect("it may be overwritten");
+    add(&mut lanes(&all), 2, (70, true), &mut clock(), &mut false).expect("it may be overwritten");
     assert_eq!(contents(&all).expect("a store"), Contents::new());
 }
 

@@ -19,6 +19,7 @@ use crate::survey::Reader;
 pub(super) fn refuse(name: &str, devices: &[Device]) -> Result<()> {
     let mut reader = Reader::of(devices.iter().cloned())?;
     let Some(kept) = found(&mut reader)? else { return Ok(()) };
+    devices.iter().for_each(Device::take_back_file);
     Err(Failure::usage(format!(
         "{name}: nothing was written: {kept}; name another target, or add --force if all of its data may be lost"
     )))

@@ -1,0 +1,114 @@
+//! Waits that a signal ends: Python's handlers run meanwhile, such as the one that raises `KeyboardInterrupt`.
+//!
+//! A wait that is left goes on without its caller where memory depends on it: a device may write buffers until the request
+//! has ended, so they are kept until then.
+
+use std::sync::mpsc::{self, RecvTimeoutError, SendError};
+use std::thread;
+use std::time::Duration;
+
+use pyo3::prelude::*;
+
+use crate::job::Job;
+use crate::requests::Asked;
+
+/// How long to wait before handlers run.
+pub(crate) const TURN: Duration = Duration::from_millis(100);
+
+/// Makes a request and waits for its answer, detached.
+///
+/// # Errors
+/// What a signal's handler raises. The request goes on, and its answer is dropped.
+pub(crate) fn answer<P: Asked + Send>(
+    py: Python<'_>,
+    ask: impl FnOnce() -> P + Send,
+) -> PyResult<P::Output>
+where
+    P::Output: Send,
+{
+    let mut waited = py.detach(|| wait_for(ask(), TURN));
+    loop {
+        match waited {
+            Ok(answer) => return Ok(answer),
+            Err(pending) => {
+                py.check_signals()?;
+                waited = py.detach(|| wait_for(pending, TURN));
+            }
+        }
+    }
+}
+
+/// Waits for at most `at_most`, and no longer than a request's own patience.
+///
+/// # Errors
+/// The request if it is not answered by then.
+pub(crate) fn wait_for<P: Asked>(pending: P, at_most: Duration) -> Result<P::Output, P> {
+    match pending.patience() {
+        // It answers that it was too late.
+        Duration::ZERO => Ok(pending.wait()),
+        patience => pending.wait_timeout(at_most.min(patience)),
+    }
+}
+
+/// Waits for a job, detached.
+///
+/// # Errors
+/// What a signal's handler raises. A thread waits for the job then, and releases its buffers.
+pub(crate) fn ended(py: Python<'_>, mut job: Job) -> PyResult<Job> {
+    loop {
+        if job.is_over() {
+            return Ok(job);
+        }
+        if let Err(raised) = py.check_signals() {
+            let rest = move || while !job.wait_for(TURN) {};
+            thread::Builder::new().name("adit-waits".to_owned()).spawn(rest)?;
+            return Err(raised);
+        }
+        job = py.detach(move || begun(job));
+    }
+}
+
+/// Waits for a job for the first turn.
+pub(crate) fn begun(mut job: Job) -> Job {
+    job.wait_for(TURN);
+    job
+}
+
+/// Does `work`, which blocks, on a thread of its own, and waits for it detached.
+///
+/// # Errors
+/// What a signal's handler raises. The work goes on, and what it returns is dropped. `OSError` if there is no thread
+/// left.
+pub(crate) fn apart<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> PyResult<T> {
+    apart_or(py, work, drop)
+}
+
+/// Like [`apart`]; passes what the work returns to `undo` if its caller has left.
+///
+/// # Errors
+/// As [`apart`].
+pub(crate) fn apart_or<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> T + Send + 'static,
+    undo: fn(T),
+) -> PyResult<T> {
+    let (reply, mut answer) = mpsc::channel();
+    let work = move || {
+        if let Err(SendError(done)) = reply.send(work()) {
+            undo(done);
+        }
+    };
+    thread::Builder::new().name("adit-waits".to_owned()).spawn(work)?;
+    loop {
+        let (received, back) = py.detach(move || (answer.recv_timeout(TURN), answer));
+        answer = back;
+        match received {
+            Ok(done) => return Ok(done),
+            Err(RecvTimeoutError::Timeout) => py.check_signals()?,
+            Err(RecvTimeoutError::Disconnected) => panic!("a thread that waits ended in a panic"),
+        }
+    }
+}

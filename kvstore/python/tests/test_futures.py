@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from conftest import noise, pool
+from conftest import noise, pool, until
 
 import adit
 
@@ -252,10 +252,12 @@ def test_the_loop_has_turns_while_values_are_copied(either: adit.Store | adit.Cl
     assert asyncio.run(serve()) >= 4 * 14
 
 
-def test_futures_that_are_closed_by_their_own_callback_say_why_not(store: adit.Store) -> None:
+def test_futures_that_are_closed_by_their_own_callback_say_why_not(
+    store: adit.Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
     futures = store.futures()
     raised: list[BaseException] = []
-    begun = threading.Event()
+    make = futures._make
 
     def close(_: object) -> None:
         try:
@@ -263,24 +265,18 @@ def test_futures_that_are_closed_by_their_own_callback_say_why_not(store: adit.S
         except Exception as why:
             raised.append(why)
 
-    def keys() -> Iterator[str]:
-        begun.wait(30)
-        yield "none"
+    def made() -> concurrent.futures.Future[object]:
+        # The callback is there before the request, so that the thread of the futures runs it.
+        future = make()
+        future.add_done_callback(close)
+        return future
 
-    pending = concurrent.futures.ThreadPoolExecutor(1)
-    with pending:
-        # The callback is there before the future is done.
-        future = pending.submit(lambda: futures.get_many(keys()))
-        other = futures.commit()
-        other.add_done_callback(close)
-        begun.set()
-        assert future.result(30).result(30) == [None]
-        other.result(30)
-    while not raised:
-        futures.get("none").add_done_callback(close)
-        time.sleep(0.01)
-    assert all(isinstance(why, adit.InvalidError) for why in raised), raised
-    assert "on another thread" in str(raised[0])
+    with monkeypatch.context() as patch:
+        patch.setattr(futures, "_make", made)
+        assert futures.get("none").result(30) is None
+        until(lambda: bool(raised))
+    (why,) = raised
+    assert isinstance(why, adit.InvalidError) and "on another thread" in str(why)
     assert futures.get("none").result(30) is None, "they are still open"
 
     def closing() -> Iterator[str]:

@@ -108,8 +108,9 @@ impl Managed {
     /// `BadBufferError` if they are not contiguous, are addresses or parts of bytes, or are not to be written.
     pub(crate) fn bytes(&self, py: Python<'_>, is_written: bool) -> PyResult<(*mut u8, usize)> {
         let (tensor, flags) = match &self.0 {
+            // Without a version it does not say whether it may be written: JAX's arrays, which may not, come so.
             // SAFETY: its library keeps the structure until the deleter is called, and does not change it.
-            Kind::Plain(array) => (unsafe { &array.as_ref().tensor }, 0),
+            Kind::Plain(array) => (unsafe { &array.as_ref().tensor }, READ_ONLY),
             Kind::Versioned(array) => {
                 // SAFETY: as above. The version comes first in any.
                 let major = unsafe { (&raw const (*array.as_ptr()).major).read() };
@@ -125,7 +126,7 @@ impl Managed {
         if is_written && flags & (READ_ONLY | IS_COPIED) != 0 {
             return Err(unusable(
                 py,
-                "the array is read-only or a copy; read into one that is writable",
+                "the array is read-only, a copy, or does not say that it is not; read into one that is writable",
             ));
         }
         tensor.bytes().map_err(|why| unusable(py, why))

@@ -27,6 +27,18 @@ def test_a_new_file_is_formatted_and_an_old_one_opened(tmp_path: Path, path: str
         assert store.get("key") == b"value"
 
 
+def test_a_path_is_a_target(tmp_path: Path) -> None:
+    path = tmp_path / "kv-{rank}.img"
+    with _engine.open_store(path, 0.0625, rank=3) as store:
+        store.put("key", b"value")
+    with _engine.open_store([f"uring:{path}"], rank=3) as store:
+        assert store.get("key") == b"value"
+    for wrong in (Path("serve:a.sock"), Path("uring:a.img"), tmp_path / "a,b.img"):
+        with pytest.raises(adit.InvalidError, match="give that as a str|give one without"):
+            _engine.open_store(wrong, 0.0625)
+    assert [each.name for each in tmp_path.iterdir()] == ["kv-3.img"]
+
+
 def test_a_store_of_small_blocks_keeps_as_many_as_there_is_room_for(tmp_path: Path) -> None:
     keys, block = [f"key {number}" for number in range(12_000)], bytes(4096)
     with _engine.open_store(f"uring:{tmp_path / 'kv.img'}", 0.0625, block_nbytes=4000) as store:

@@ -161,12 +161,12 @@ fn clients_memory_reaches_a_store_on_vfio_user() {
     let mut served = Served::start(&target, scratch.path("kv.sock"));
     let client = served.client();
     let mut span = client.allocate(8192).expect("memory");
-    span.fill(7);
+    span.write(0, &[7; 8192]);
     let put = client.put(key("a"), span).wait().expect("put");
     let mut span = put.memory.expect("what was lent");
-    span.fill(0);
+    span.write(0, &[0; 8192]);
     let read = client.get_into(key("a"), adit_kvstore::shard::Part::All, span).wait().expect("got");
-    assert_eq!((read.bytes, &read.memory[..]), (Some(8192), &[7; 8192][..]));
+    assert_eq!((read.bytes, read.memory.to_vec()), (Some(8192), vec![7; 8192]));
     let (stats, _) = client.stats().expect("counted");
     assert_eq!(stats.copied_bytes, 0, "the device has it");
     drop((read, client));

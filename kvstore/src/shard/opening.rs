@@ -39,7 +39,7 @@ use crate::media::record::{Put, Record, record_bytes};
 use crate::media::recovery::{Recovered, recover};
 use crate::model::key::KeyHasher;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, Object, ObjectId, TenantId, Version};
+use crate::model::object::{LayoutId, Object, ObjectId, Version};
 use crate::model::options::Durability;
 use crate::model::options::Quota;
 use crate::model::place::{Place, UNIT_BYTES};

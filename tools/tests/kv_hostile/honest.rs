@@ -100,7 +100,7 @@ pub(crate) fn work(
                 let value = value.map_err(|why| format!("cannot get: {why}"))?;
                 match (value, versions[number as usize]) {
                     (Some(value), Some(version)) => {
-                        check(number, version, &value)?;
+                        check(number, version, &value.to_vec())?;
                         figures.hits += 1;
                     }
                     (Some(_), None) => return Err(format!("object {number} was never put")),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use adit_kvshare::client::{Answer, Data, Pending, Put, PutWith, Read, Value};
-use adit_kvshare::{Client, Error, Result, SharedBytes, SharedBytesMut, Span, Unfinished};
+use adit_kvshare::{Client, Result, SharedBytes, SharedBytesMut, Span, Unfinished};
 use adit_kvstore::Key;
 use adit_kvstore::shard::Part;
 use adit_kvstore::store::{self, Removed};

@@ -543,8 +543,7 @@ impl Flight {
             }
             Flight::Removals(pending, buffer) => {
                 let ended = ended(pending, tag, context, |removed| {
-                    let memory = buffer.as_deref_mut().unwrap_or_default();
-                    Ended::of(page::removed(tag, &removed, memory))
+                    Ended::of(page::removed(tag, &removed, buffer.as_mut()))
                 })?;
                 let memory = buffer.take().map_or(AnyBuffer::None, AnyBuffer::One);
                 Some(Ended { memory, ..ended })

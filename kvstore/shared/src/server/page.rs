@@ -36,14 +36,15 @@ pub(super) fn removals_max(bytes: usize) -> usize {
 }
 
 /// Writes removals to `memory`, which has room for them, and answers with their number.
-pub(super) fn removed(tag: u64, removed: &Removed, memory: &mut [u8]) -> Done {
-    let mut rest = memory;
+pub(super) fn removed(tag: u64, removed: &Removed, memory: Option<&mut Buffer>) -> Done {
+    let mut page = Vec::new();
     for key in &removed.keys {
         let key = key.as_bytes();
-        let (now, later) = rest.split_at_mut(REMOVED_BYTES + key.len());
-        now[..REMOVED_BYTES].copy_from_slice(&(key.len() as u16).to_le_bytes());
-        now[REMOVED_BYTES..].copy_from_slice(key);
-        rest = later;
+        page.extend((key.len() as u16).to_le_bytes());
+        page.extend(key);
+    }
+    if let Some(memory) = memory {
+        memory.bytes_mut().write(0, &page);
     }
     let count = removed.keys.len() as u64;
     Done { ttl_s: removed.missed_some.into(), ..Done::new(tag, Code::Done, count, removed.next) }

@@ -22,6 +22,7 @@
 //! A process that forks must not use the client in the child.
 
 mod connection;
+mod kept;
 mod meaning;
 mod pending;
 mod shared;
@@ -40,9 +41,10 @@ use adit_kvstore::layout::Layout;
 use adit_kvstore::shard::{Condition, Part};
 use adit_kvstore::store::Removed;
 use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
-use adit_shared::{SharedBytes, SharedBytesMut};
+use adit_shared::SharedBytesMut;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
+pub use kept::{Lease, Value};
 pub use pending::{Answer, Pending};
 pub use streams::{ClientPieces, Piece};
 
@@ -615,100 +617,5 @@ impl AsFd for Client {
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Client").field("options", self.shared.options()).finish_non_exhaustive()
-    }
-}
-
-/// An object's bytes, which the server verified against their checksums. The memory is the pool's and returns to it when
-/// this is dropped. As that of a [`Span`], it is read by copies.
-pub struct Value {
-    shared: Arc<Shared>,
-    /// Present until the drop.
-    span: Option<Span>,
-    bytes: usize,
-    version: Version,
-}
-
-impl Value {
-    /// Returns the object's version.
-    pub fn version(&self) -> Version {
-        self.version
-    }
-
-    /// Returns the object's length in bytes.
-    pub fn len(&self) -> usize {
-        self.bytes
-    }
-
-    /// Returns whether the object has no bytes.
-    pub fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    /// Copies the bytes from `at` on to all of `into`.
-    ///
-    /// # Panics
-    /// If there are fewer.
-    pub fn read(&self, at: usize, into: &mut [u8]) {
-        self.bytes().read(at, into);
-    }
-
-    /// Returns a copy of the bytes.
-    pub fn to_vec(&self) -> Vec<u8> {
-        self.bytes().to_vec()
-    }
-
-    /// Returns the bytes, to be copied to any memory.
-    pub fn bytes(&self) -> SharedBytes<'_> {
-        self.span().bytes().slice(0..self.bytes)
-    }
-
-    fn span(&self) -> &Span {
-        self.span.as_ref().expect("there until the drop")
-    }
-}
-
-impl Drop for Value {
-    fn drop(&mut self) {
-        let span = self.span.take().expect("there until the drop");
-        self.shared.with(|state| {
-            state.give_pooled(span);
-            state.turn();
-        });
-    }
-}
-
-impl fmt::Debug for Value {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Value({} bytes)", self.bytes)
-    }
-}
-
-/// Keeps objects readable until it is dropped or expires, or the client's process ends.
-#[must_use = "dropping it ends the lease"]
-pub struct Lease {
-    shared: Arc<Shared>,
-    number: u64,
-    count: usize,
-}
-
-impl Lease {
-    /// Returns how many objects are leased: the keys before the first miss.
-    pub fn count(&self) -> usize {
-        self.count
-    }
-}
-
-impl Drop for Lease {
-    fn drop(&mut self) {
-        self.shared.with(|state| {
-            state.give_up(Ask::Release(self.number));
-            state.turn();
-        });
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lease({} objects)", self.count)
     }
 }

@@ -24,7 +24,7 @@ pub struct SurveyedObject {
     pub slab_base: Option<u64>,
     /// When it expires, in seconds of Unix time.
     pub expires_s: Option<u64>,
-    /// How long ago it was used, as its record says it ([`Put::age`]).
+    /// How long ago it was used, as its record says it (`Put::age`).
     pub age: Option<u8>,
     /// The checksums of its pieces, in order.
     pub checksums: Box<[u32]>,

@@ -14,6 +14,7 @@ use adit_kvshare::wire::{Ask, Code, Entry, Matter, Message, Run, VERSION};
 use adit_kvstore::Key;
 use adit_kvstore::shard::{Condition, Part};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 use zerocopy::{FromBytes, IntoBytes};
@@ -66,6 +67,11 @@ fn punch(file: &File, at: u64) -> nix::Result<()> {
 fn tell(stream: &UnixStream, message: &Message, files: &[RawFd]) -> Option<Message> {
     stream.send_with_fds(&[message.as_bytes()], files).ok()?;
     answer(stream)
+}
+
+fn is_hung_up(stream: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(stream.as_fd(), PollFlags::POLLHUP)];
+    poll(&mut polled, PollTimeout::ZERO).is_ok_and(|count| count > 0)
 }
 
 impl<'a> Attacks<'a> {
@@ -226,10 +232,12 @@ impl<'a> Attacks<'a> {
 
     fn unshare(&mut self) {
         let number = self.random.below(4);
-        let _ = self.tell(Matter::Unshare, [number, 0, 0, 0], &[]);
-        if let Some((_, region)) = &mut self.client {
-            *region = region.filter(|region| u64::from(*region) != number);
-        }
+        let Some((raw, region)) = &mut self.client else { return };
+        // It has no answer. One that was not shared ends the connection.
+        let _ = raw
+            .stream
+            .send_with_fds(&[Message::new(Matter::Unshare, [number, 0, 0, 0]).as_bytes()], &[]);
+        *region = region.filter(|region| u64::from(*region) != number);
     }
 
     fn define(&mut self) {
@@ -350,11 +358,14 @@ impl<'a> Attacks<'a> {
             self.greet();
         }
         // Those that wait for room have no answer yet; with more of them it would be left.
-        if let Some((raw, _)) = &self.client
-            && raw.answers() != raw.tail
-        {
+        let Some((raw, _)) = &mut self.client else { return };
+        if raw.answers() != raw.tail {
+            if is_hung_up(&raw.stream) {
+                self.client = None;
+            }
             return std::thread::sleep(Duration::from_millis(1));
         }
+        raw.skip();
         let condition = Condition::Always;
         let entries: Vec<Entry> = (0..DEPTH)
             .map(|tag| {

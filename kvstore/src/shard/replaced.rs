@@ -11,19 +11,26 @@ use crate::model::object::{LayoutId, Object, ObjectId, TenantId, Version};
 /// The replaced tenants and layouts, with the newest version that there was then.
 #[derive(Default)]
 pub(super) struct Replaced {
+    /// The newest version so far, of what is read now: a checkpoint that turned out damaged has younger ones.
+    newest: Version,
     tenants: BTreeMap<TenantId, Version>,
     layouts: BTreeMap<LayoutId, Version>,
 }
 
 impl Replaced {
+    /// Notes the version of an object that was put.
+    pub(super) fn put(&mut self, version: Version) {
+        self.newest = self.newest.max(version);
+    }
+
     /// Notes that another tenant got this number.
-    pub(super) fn tenant(&mut self, id: TenantId, newest: Version) {
-        self.tenants.insert(id, newest);
+    pub(super) fn tenant(&mut self, id: TenantId) {
+        self.tenants.insert(id, self.newest);
     }
 
     /// Notes that another layout got this number.
-    pub(super) fn layout(&mut self, id: LayoutId, newest: Version) {
-        self.layouts.insert(id, newest);
+    pub(super) fn layout(&mut self, id: LayoutId) {
+        self.layouts.insert(id, self.newest);
     }
 
     /// Returns the objects that mean another tenant or layout than the one that has their number.

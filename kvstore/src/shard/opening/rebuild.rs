@@ -31,6 +31,7 @@ impl Rebuild for Tables {
 
     fn put(&mut self, put: &Put<'_>) -> Result<()> {
         self.newest = self.newest.max(put.object.version);
+        self.replaced.put(put.object.version);
         if !self.is_possible(put) {
             self.dropped += 1;
             if let Some(id) = self.find(put.key) {
@@ -89,7 +90,7 @@ impl Rebuild for Tables {
             self.tenants.push((name.into(), quota));
         } else if known.is_none() && at < self.tenants.len() {
             self.tenants[at] = (name.into(), quota);
-            self.replaced.tenant(id, self.newest);
+            self.replaced.tenant(id);
         }
         Ok(())
     }
@@ -103,7 +104,7 @@ impl Rebuild for Tables {
             Some(known) if *known == layout => {}
             Some(_) => {
                 self.spaces.redefine(id, layout);
-                self.replaced.layout(id, self.newest);
+                self.replaced.layout(id);
             }
             None if usize::from(id.0) == self.spaces.layouts().len() + 1 => {
                 self.spaces.define(layout);

@@ -15,7 +15,7 @@ use crate::shard::{Action, Failure, FillItem, Outcome, Part, PutOptions, Reserve
 const TURNS_MAX: u32 = 500;
 
 /// Returns a key of maximum length, so that few records fit in a block.
-fn long_key(number: u64) -> Key {
+pub(super) fn long_key(number: u64) -> Key {
     Key::new(&[&[9; 500][..], &number.to_le_bytes()].concat()).expect("a key")
 }
 

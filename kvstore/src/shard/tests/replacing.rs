@@ -7,7 +7,9 @@ use adit_driver::memory::AnyBuffer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+use super::checkpointing::long_rig;
 use super::device::{TestDevice, memory};
+use super::journal_room::{long_item, long_key};
 use super::{Rig, STORED, form, format, item, options, surveyed};
 use crate::model::layout::{BlockShape, Dtype, Layout, Order};
 use crate::model::object::{Hold, LayoutId, TenantId};
@@ -199,6 +201,41 @@ fn an_old_object_that_comes_back_is_not_the_new_ones() {
         assert_eq!((recovered.lost_blocks, rig.recovery.outdated), (1, 0));
         assert_eq!(rig.found(1), None);
         assert_eq!((rig.tenant(300), rig.layout(300)), (Ok(TenantId(id)), Ok(LayoutId(id))));
+    }
+}
+
+#[test]
+fn a_checkpoint_that_is_damaged_late_makes_no_object_anothers() {
+    for is_tenant in [true, false] {
+        let mut rig = long_rig(512);
+        for number in 0..NUMBERS {
+            rig.tenant(number).expect("room");
+            rig.layout(number).expect("room");
+        }
+        rig.wait(Action::Commit).expect("durable");
+        rig.checkpoint();
+        assert_eq!((rig.tenant(300), rig.layout(300)), (Ok(TenantId(1)), Ok(LayoutId(1))));
+        let (tenant, layout) = (TenantId(is_tenant.into()), LayoutId((!is_tenant).into()));
+        let options_of = PutOptions { tenant, layout, ..PutOptions::default() };
+        // Three blocks of the checkpoint's body.
+        let keys = 0..300;
+        let put = |key| PutItem { options: options_of.clone(), ..long_item(key, 2) };
+        let tag = rig.submit_puts(keys.clone().map(put));
+        rig.settle();
+        assert_eq!(rig.taken(tag), vec![STORED; 300]);
+        rig.wait(Action::Commit).expect("durable");
+        rig.settle();
+        let before = rig.devices[0].medium().bytes.clone();
+        rig.checkpoint();
+        let mut medium = rig.devices[0].medium();
+        let last = before.iter().zip(&medium.bytes).rposition(|(before, after)| before != after);
+        medium.bytes[last.expect("its body's end")] ^= 1;
+        drop(medium);
+        let rig = rig.reopened(options(Durability::Restart));
+        assert_eq!((rig.recovery.objects, rig.recovery.dropped), (300, 0));
+        assert!(keys.clone().all(|key| rig.shard.info(rig.now, &long_key(key)).is_some()));
+        let chosen = rig.recovery.recovered.as_ref().and_then(|found| found.checkpoint);
+        assert_eq!(chosen.expect("the older one").number, 1);
     }
 }
 

@@ -114,9 +114,21 @@ impl LockFile {
     /// # Errors
     /// [`NotTaken`], at once if another process has it.
     pub fn take(path: &Path) -> Result<LockFile, NotTaken> {
+        LockFile::take_by(path, take)
+    }
+
+    fn take_by(
+        path: &Path,
+        lock: impl Fn(&File) -> Result<(), NotTaken>,
+    ) -> Result<LockFile, NotTaken> {
         for _ in 0..REMOVALS {
             let file = open(path)?;
-            take(&file)?;
+            lock(&file).inspect_err(|why| {
+                if matches!(why, NotTaken::System(_)) {
+                    // It is nobody's lock.
+                    let _ = fs::remove_file(path);
+                }
+            })?;
             // Its last holder may have removed it since it was opened.
             let is_there = fs::symlink_metadata(path).is_ok_and(|now| is_same(&file, &now));
             if is_there {
@@ -124,6 +136,14 @@ impl LockFile {
             }
         }
         Err(NotTaken::Held(None))
+    }
+}
+
+impl NotTaken {
+    /// Returns whether the file system has no locks.
+    pub(crate) fn is_without_locks(&self) -> bool {
+        let NotTaken::System(why) = self else { return false };
+        matches!(why.raw_os_error(), Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS))
     }
 }
 
@@ -196,6 +216,18 @@ mod tests {
         drop(lock);
         assert!(!path.exists(), "it was left behind");
         drop(LockFile::take(&path).expect("it is free again"));
+    }
+
+    #[test]
+    fn a_file_system_without_locks_is_left_without_a_file() {
+        let path = scratch("none");
+        for code in [libc::ENOLCK, libc::EOPNOTSUPP, libc::ENOSYS] {
+            let none = |_: &File| Err(io::Error::from_raw_os_error(code).into());
+            let why = LockFile::take_by(&path, none).expect_err("there are none");
+            assert!(why.is_without_locks() && !path.exists(), "{why}");
+        }
+        assert!(!NotTaken::Held(None).is_without_locks());
+        assert!(!NotTaken::System(io::ErrorKind::PermissionDenied.into()).is_without_locks());
     }
 
     #[test]

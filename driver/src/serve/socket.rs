@@ -101,8 +101,8 @@ fn refused(path: &Path, why: impl ToString, fix: &str) -> Error {
     Error::refused(path.display(), "cannot serve here", why, fix)
 }
 
-/// Takes a lock that only servers of this path, and of this user, can have.
-fn lock(path: &Path) -> Result<LockFile> {
+/// Takes a lock that only servers of this path, and of this user, can have; none where the file system has none.
+fn lock(path: &Path) -> Result<Option<LockFile>> {
     let fix = "name a file in a folder, such as /run/adit/kv.sock";
     let name = path.file_name().ok_or_else(|| refused(path, "it names no file", fix))?;
     let mut hidden = OsString::from(".");
@@ -111,11 +111,12 @@ fn lock(path: &Path) -> Result<LockFile> {
     let lock = path.with_file_name(hidden);
     for _ in 0..LOCK_TRIES {
         match LockFile::take(&lock) {
-            Ok(lock) => return Ok(lock),
+            Ok(lock) => return Ok(Some(lock)),
             Err(NotTaken::Held(_)) => std::thread::sleep(LOCK_PAUSE),
             Err(NotTaken::System(why)) if why.kind() == io::ErrorKind::NotFound => {
                 return Err(refused(path, why, "make the folder first, or name another"));
             }
+            Err(why) if why.is_without_locks() => return Ok(None),
             Err(why) => return Err(refused(path, why, "check the folder's rights")),
         }
     }

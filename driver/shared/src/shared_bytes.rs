@@ -5,6 +5,9 @@
 //! [`SharedBytesMut`] stand for slices of them and only copy. What a copy holds is then plain bytes: decide on copies.
 #![allow(unsafe_code)]
 
+#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+compile_error!("bytes that others may write are copied on x86-64 and AArch64 only");
+
 use std::arch::asm;
 use std::fmt;
 use std::marker::PhantomData;

@@ -386,7 +386,8 @@ impl Shared {
                 PollFd::new(self.stream.as_fd(), PollFlags::POLLHUP),
             ];
             // It counts in milliseconds: what is left of one would be no sleep at all.
-            let at_most = Duration::from_millis(at_most.as_micros().div_ceil(1000) as u64);
+            let at_most = u64::try_from(at_most.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
+            let at_most = Duration::from_millis(at_most);
             let at_most = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
             // A signal or a failure looks like the end of the time.
             let _ = poll(&mut files, at_most);
@@ -470,6 +471,22 @@ mod tests {
     }
 
     #[test]
+    fn the_longest_watch_sleeps_until_it_is_roused() {
+        let (shared, rings, _server) = made();
+        let server = Sleep::of_server(&rings);
+        std::thread::scope(|scope| {
+            let watcher = scope.spawn(|| shared.watch(Duration::MAX));
+            while !server.other_sleeps() && !watcher.is_finished() {
+                std::thread::yield_now();
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            assert!(!watcher.is_finished(), "nothing came");
+            shared.rouse();
+            watcher.join().expect("no panic");
+        });
+    }
+
+    #[test]
     fn a_sleep_widens_for_a_thread_that_began_to_wait_before_it() {
         let (shared, rings, _server) = made();
         // One thread is about to sleep until the answer with tag 1; another began to wait for tag 2.
@@ -492,6 +509,7 @@ mod tests {
         });
         assert!(begin.elapsed() < PATIENCE, "the answer of the other thread ends the sleep");
     }
+
     #[test]
     fn an_answer_that_comes_too_late_is_not_taken_for_another() {
         let (stream, mut server) = UnixStream::pair().expect("a pair");

@@ -19,6 +19,8 @@ use crate::lock::{self, NotTaken};
 #[derive(Clone, Debug)]
 pub(super) struct Lock {
     file: Arc<File>,
+    /// The file's path, if it is this handle's alone to write.
+    own: Option<Arc<Path>>,
 }
 
 impl Lock {
@@ -47,7 +49,7 @@ impl Lock {
             };
             Error::refused(device, what, why, fix)
         })?;
-        Ok(Lock { file: Arc::new(file) })
+        Ok(Lock { file: Arc::new(file), own: None })
     }
 
     /// Takes what handles that write need, so that none has the file or device at `path` for itself meanwhile. Any
@@ -58,7 +60,7 @@ impl Lock {
     fn share(path: &Path, device: &str) -> Result<Option<Lock>> {
         let Ok(file) = OpenOptions::new().read(true).open(path) else { return Ok(None) };
         match file.try_lock_shared() {
-            Ok(()) => Ok(Some(Lock { file: Arc::new(file) })),
+            Ok(()) => Ok(Some(Lock { file: Arc::new(file), own: None })),
             Err(TryLockError::WouldBlock) => {
                 let by = lock::holder(&file).map(|by| format!(" ({by})")).unwrap_or_default();
                 let why = format!("another process has it for itself, such as an open store{by}");
@@ -69,8 +71,7 @@ impl Lock {
     }
 
     /// Opens the file or device at `path`, which `open` may create or lengthen, under the lock that these options ask
-    /// for. What exists is locked first: its length, too, belongs to the handle that has it. A file that is this handle's
-    /// alone to write is closed to users who may only read it, as they could lock it too.
+    /// for. What exists is locked first: its length, too, belongs to the handle that has it.
     ///
     /// # Errors
     /// As [`Lock::take`] and [`Lock::share`], and those of `open`.
@@ -86,11 +87,12 @@ impl Lock {
             Some(lock) => Some(lock),
             None => Lock::of(options, path, device)?,
         };
-        if let (DeviceOptions { exclusive: true, writes: true, .. }, Some(lock)) = (options, &lock)
-        {
-            lock::close_to_others(&lock.file, path);
-        }
         Ok((opened, lock))
+    }
+
+    /// Closes a file that is this handle's alone to write to users who may only read it: they could lock it too.
+    pub(super) fn close_to_others(&self) {
+        self.own.iter().for_each(|path| lock::close_to_others(&self.file, path));
     }
 
     /// Takes the lock that these options ask for.
@@ -99,7 +101,10 @@ impl Lock {
     /// As [`Lock::take`] and [`Lock::share`].
     pub(super) fn of(options: &DeviceOptions, path: &Path, device: &str) -> Result<Option<Lock>> {
         match options {
-            DeviceOptions { exclusive: true, .. } => Lock::take(path, device).map(Some),
+            DeviceOptions { exclusive: true, writes, .. } => {
+                let lock = Lock::take(path, device)?;
+                Ok(Some(Lock { own: writes.then(|| path.into()), ..lock }))
+            }
             DeviceOptions { respects_exclusive: true, .. } => Lock::share(path, device),
             _ => Ok(None),
         }
@@ -176,13 +181,16 @@ mod tests {
             assert_eq!(mode(&path), 0o600, "{target}");
             let others_read = Permissions::from_mode(0o644);
             std::fs::set_permissions(&path, others_read).expect("rights");
-            drop(open(target, false).expect("it is free"));
+            open(target, false).expect("it is free").close_to_others();
             assert_eq!(mode(&path), 0o644, "{target}: it is not for one alone");
             let (writes, exclusive) = (false, true);
             let options = DeviceOptions { writes, exclusive, ..DeviceOptions::default() };
-            drop(Device::open(&target.parse().expect("a target"), &options).expect("it is free"));
+            let device = Device::open(&target.parse().expect("a target"), &options);
+            device.expect("it is free").close_to_others();
             assert_eq!(mode(&path), 0o644, "{target}: a reader changes nothing");
-            drop(open(target, true).expect("it is free"));
+            let device = open(target, true).expect("it is free");
+            assert_eq!(mode(&path), 0o644, "{target}: it may turn out to be another's");
+            device.close_to_others();
             assert_eq!(mode(&path), 0o640, "{target}");
         }
         std::fs::remove_file(&path).expect("it was there");

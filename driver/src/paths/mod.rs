@@ -46,6 +46,7 @@ use crate::spec::{DsmRange, Lba};
 use crate::sys::HostMemory;
 use crate::target::{KernelPath, KernelTarget, Target};
 use crate::{Controller, Namespace, Protection};
+use exclusive::Lock;
 use synchronous::{mmap, psync};
 
 /// An operation on a range of LBAs, with its memory.
@@ -341,6 +342,19 @@ impl Device {
             Path::Uring(uring) => uring.file().take_back(),
             Path::Nvme(_) | Path::Null(_) | Path::UringCmd(_) => {}
         }
+    }
+
+    /// Closes its file to users who may only read it, if it was opened exclusively to write: they could lock it too. For a
+    /// file that turned out to be the caller's, as the change stays.
+    pub fn close_to_others(&self) {
+        let lock = match &self.path {
+            Path::Psync(file) => file.lock(),
+            Path::Mmap(mapped) => mapped.file().lock(),
+            Path::Uring(uring) => uring.file().lock(),
+            Path::Nvme(nvme) => nvme.lock(),
+            Path::Null(_) | Path::UringCmd(_) => None,
+        };
+        lock.into_iter().for_each(Lock::close_to_others);
     }
 
     /// Wraps a namespace of an open controller.

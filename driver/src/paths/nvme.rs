@@ -110,6 +110,10 @@ pub(super) fn device(
 }
 
 impl NvmeDevice {
+    pub(super) fn lock(&self) -> Option<&Lock> {
+        self.lock.as_ref()
+    }
+
     pub(super) fn domain(&self) -> DomainId {
         self.namespace.domain()
     }

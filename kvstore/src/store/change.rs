@@ -79,6 +79,7 @@ impl ChangeStore {
                 let new = Devices::open(targets, devices, *file_bytes)?;
                 let mut is_begun = false;
                 let added = known.with(&new, (id, *overwrite), &mut is_begun);
+                added.iter().for_each(|_| new.close_to_others());
                 added.inspect_err(|_| {
                     // Once it is begun, the store's devices may name the new ones.
                     if !is_begun {

@@ -61,6 +61,11 @@ impl Devices {
         self.0.iter().for_each(Device::take_back_file);
     }
 
+    /// Closes their files, which hold a store, to users who may only read them.
+    pub(super) fn close_to_others(&self) {
+        self.0.iter().for_each(Device::close_to_others);
+    }
+
     /// Checks that the files among `targets` hold no data, before any of them is made longer.
     ///
     /// # Errors
@@ -213,6 +218,30 @@ pub(super) fn wall_at_zero(now: Time) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{FormatStore, Store};
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[test]
+    fn a_file_keeps_its_rights_unless_it_is_a_store() {
+        let path = std::env::temp_dir().join(format!("adit-rights-{}", std::process::id()));
+        std::fs::write(&path, vec![7; 16 << 20]).expect("written");
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("rights");
+        let mode = || std::fs::metadata(&path).expect("it is there").permissions().mode() & 0o777;
+        let target = format!("psync:{},direct=off", path.display());
+        let targets: Vec<Target> = vec![target.parse().expect("a target")];
+        let options = OpenOptions::new(targets.clone());
+        assert!(Store::open(&options).is_err(), "it is none");
+        let format = FormatStore { targets, objects_max: Some(100), ..FormatStore::default() };
+        assert!(format.run().is_err(), "it has data");
+        assert_eq!(mode(), 0o644);
+        FormatStore { overwrite: true, ..format }.run().expect("formatted");
+        assert_eq!(mode(), 0o640);
+        std::fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("rights");
+        drop(Store::open(&options).expect("a store"));
+        assert_eq!(mode(), 0o640);
+        std::fs::remove_file(&path).expect("it was there");
+    }
 
     #[test]
     fn the_wall_clock_stood_earlier_when_this_one_stood_at_zero() {

@@ -321,6 +321,7 @@ impl FormatStore {
         };
         let mut lanes = devices.lanes(&OpenOptions::default(), &[])?;
         let geometry = format::format(&mut lanes, &options, &mut devices.clock())?;
+        devices.close_to_others();
         Ok(Formatted {
             objects_max: u64::from(options.objects_max) * u64::from(options.shards),
             key_bytes: geometry.key_bytes(options.objects_max),
@@ -351,6 +352,7 @@ impl Found {
         let mut lanes = devices.lanes(options, &[])?;
         let set = format::read_set(&mut lanes, &mut devices.clock())?;
         drop(lanes);
+        devices.close_to_others();
         devices.check_shards(set.shards())?;
         tier::check(options.tier_bytes, set.shards())?;
         let wall = devices::wall_at_zero(devices.now());

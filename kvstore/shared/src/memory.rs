@@ -2,7 +2,9 @@
 //!
 //! **The server** maps only memory files of ordinary pages that are sealed against shortening, so that no access of its
 //! own faults, and against holes, with no page missing, so that it is never charged for one: a page counts towards the
-//! control group of the process that touches it first, which is the client. The client may write the bytes at any time,
+//! control group of the process that touches it first, which is the client. Where another process maps the files too
+//! ([`Allowance::maps_files`]), they cannot be sealed against holes, and the server's group must have room for all of
+//! them. The client may write the bytes at any time,
 //! also while a device or the store reads them: then a put has other bytes than its checksum says and is a miss later, or
 //! a read is taken for damaged. Nothing else follows from these bytes; no length, offset or decision is read from them, and
 //! the store has no reference to them: it copies, and sums what it copied ([`HostMemory::adopt_shared`]).
@@ -156,7 +158,12 @@ fn map_checked(
     }
     let len = usize::try_from(bytes).map_err(malformed)?;
     let counted = allowance.take(bytes)?;
-    check_room(if allowance.maps_files { bytes } else { bytes / PAGE_TABLE_PART + PAGE })?;
+    let may_take = match allowance.maps_files {
+        // Pages can be taken out of all these files, and be made anew by this process.
+        true => allowance.mapped_bytes.load(Ordering::Relaxed),
+        false => bytes / PAGE_TABLE_PART + PAGE,
+    };
+    check_room(may_take)?;
     let map = Mapping::new(file, len);
     let map = map.map_err(|why| malformed(format!("cannot map it for writing: {why}")))?;
     // After it was mapped: from then on it cannot be.

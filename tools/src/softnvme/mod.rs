@@ -42,7 +42,7 @@ pub(crate) fn run(args: &SoftnvmeArgs) -> Result<()> {
 /// Locks the file before the controller extends it, or afterwards if the controller created it.
 fn bind(args: &SoftnvmeArgs, options: Options) -> Result<(Server, Option<std::fs::File>)> {
     let storage = options.storage.clone();
-    let serving = args.serving();
+    let serving = args.serving(&storage);
     let before = place::claim(&storage)?;
     let controller = Controller::new(options).map_err(|why| explained(why.into()))?;
     let media = before.map_or_else(|| place::claim(&storage), |file| Ok(Some(file)))?;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_driver::serve::DoorbellAccess;
-use adit_driver::soft;
+use adit_driver::soft::{self, Storage};
 use adit_kvstore::memory::{Memory, Probe, budget};
 use clap::{Args, ValueEnum};
 
@@ -100,7 +100,8 @@ pub(crate) struct SoftnvmeArgs {
     sealed_memory_only: bool,
 
     /// The most memory that a client may hand over, as in 16G: pages of it that are not there, as in a virtual machine's,
-    /// count towards this server's control group once it touches them. By default what the group leaves at the start
+    /// count towards this server's control group once it touches them. By default what the group leaves at the start,
+    /// less the size of media in memory
     #[arg(long, value_name = "SIZE", value_parser = units::block_bytes)]
     memory: Option<u64>,
 
@@ -151,8 +152,8 @@ impl SoftnvmeArgs {
         Ok(options.map_err(adit_driver::Error::from)?)
     }
 
-    /// Returns how it is served.
-    pub(crate) fn serving(&self) -> adit_driver::serve::Options {
+    /// Returns how a controller with this storage is served.
+    pub(crate) fn serving(&self, storage: &Storage) -> adit_driver::serve::Options {
         let doorbells = match self.doorbells {
             Doorbells::Mapped => DoorbellAccess::Mapped,
             Doorbells::Messages => DoorbellAccess::Messages,
@@ -161,9 +162,19 @@ impl SoftnvmeArgs {
         adit_driver::serve::Options {
             doorbells,
             sealed_memory_only: self.sealed_memory_only,
-            client_bytes_max: self.memory.or_else(group_bytes),
+            client_bytes_max: self
+                .memory
+                .or_else(|| group_bytes().map(|left| beside(left, storage))),
             pace: adit_driver::serve::Pace { sleep, ..Default::default() },
         }
+    }
+}
+
+/// Returns what the media leave clients of this memory: their pages come as they are written.
+fn beside(left: u64, storage: &Storage) -> u64 {
+    match storage {
+        Storage::Memory { bytes } => left.saturating_sub(*bytes),
+        Storage::File { .. } | Storage::Null { .. } => left,
     }
 }
 
@@ -172,4 +183,17 @@ fn group_bytes() -> Option<u64> {
     let memory = Probe::new().and_then(|probe| probe.memory()).ok()?;
     let is_limited = memory.groups.iter().any(|group| group.limit_bytes.is_some());
     is_limited.then(|| budget(&Memory { available_bytes: u64::MAX, ..memory }, 0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn media_in_memory_leave_clients_less() {
+        let memory = Storage::Memory { bytes: 16 << 30 };
+        assert_eq!(beside(20 << 30, &memory), 4 << 30);
+        assert_eq!(beside(8 << 30, &memory), 0);
+        assert_eq!(beside(8 << 30, &Storage::Null { bytes: 16 << 30 }), 8 << 30);
+    }
 }

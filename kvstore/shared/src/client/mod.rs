@@ -217,10 +217,6 @@ impl Client {
             return Err(Error::Invalid { what: format!("depth {}", options.depth), fix });
         }
         let connect = |why| Error::system(format!("connect to {}", path.display()), why);
-        let stream = UnixStream::connect(path).map_err(connect)?;
-        stream.set_read_timeout(Some(MESSAGE_MAX)).map_err(connect)?;
-        stream.set_write_timeout(Some(MESSAGE_MAX)).map_err(connect)?;
-        let watched = stream.try_clone().map_err(connect)?;
         let bytes = ring::bytes(options.depth);
         let make = |why| Error::system("make the rings", why);
         let file = memory::make(c"adit-rings", bytes as u64).map_err(make)?;
@@ -230,8 +226,21 @@ impl Client {
         let process = std::process::id().into();
         let greeting = Message::new(Matter::Greet, [VERSION, options.depth, process, 0])
             .with_body(options.tenant.as_deref().unwrap_or_default().as_bytes());
+        // After all is ready: a connection that says nothing makes room for others.
+        let stream = UnixStream::connect(path).map_err(connect)?;
+        stream.set_read_timeout(Some(MESSAGE_MAX)).map_err(connect)?;
+        stream.set_write_timeout(Some(MESSAGE_MAX)).map_err(connect)?;
+        let watched = stream.try_clone().map_err(connect)?;
         let control = Control::new(stream);
-        let answer = control.ask(&greeting, &[&file, &server_bell_file, &bell_file])?;
+        let answer = control.ask(&greeting, &[&file, &server_bell_file, &bell_file]);
+        let answer = answer.map_err(|error| match error {
+            Error::Lost { why } => Error::Lost {
+                why: format!(
+                    "{why}, before it answered: it may have too many connections; try again"
+                ),
+            },
+            error => error,
+        })?;
         let bytes_max = answer.numbers[1];
         let state = State::new(&rings, options.depth);
         let (sleep, bells) = (Sleep::of_client(&rings), (bell, server_bell));

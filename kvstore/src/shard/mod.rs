@@ -534,7 +534,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// [`Failure::Layout`] if there are 255 such layouts already; [`Failure::Device`] if it cannot be written to the journal;
     /// [`Failure::Full`] while the journal has no room, which polling makes.
     pub fn layout(&mut self, now: Time, layout: Layout) -> Result<LayoutId, Failure> {
-        let layout = layout.with_slabs_up_to(self.spaces.extent_units_max() / SLAB_PARTS);
+        let layout = self.in_slabs(layout);
         let known = self.spaces.layouts().iter().position(|known| *known == layout);
         if let Some(at) = known {
             return Ok(LayoutId((at + 1) as u8));
@@ -550,6 +550,18 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         };
         self.log.append(now, &Record::Layout { id, bytes: &layout.encode() });
         Ok(id)
+    }
+
+    /// Returns how many layouts have objects or a holder; none if this is one of them.
+    pub fn layouts_beside(&self, layout: Layout) -> usize {
+        let layout = self.in_slabs(layout);
+        let is_used = self.spaces.used_layouts().any(|used| *used == layout);
+        if is_used { 0 } else { self.spaces.used_layouts().count() }
+    }
+
+    /// Returns a layout as this shard keeps it: with slabs that its space has room for.
+    fn in_slabs(&self, layout: Layout) -> Layout {
+        layout.with_slabs_up_to(self.spaces.extent_units_max() / SLAB_PARTS)
     }
 
     /// Keeps a layout's id from being given to another.

@@ -124,8 +124,18 @@ impl Spaces {
 
     /// Returns a layout that has no objects and that nobody uses.
     pub(super) fn free_layout(&self) -> Option<LayoutId> {
-        let is_free = |at: &usize| self.objects[at + 1] == 0 && self.holds[*at].is_alone();
-        (0..self.layouts.len()).find(is_free).map(|at| LayoutId((at + 1) as u8))
+        let free = (0..self.layouts.len()).find(|at| !self.is_used(*at));
+        free.map(|at| LayoutId((at + 1) as u8))
+    }
+
+    /// Returns the layouts that have objects or that somebody uses.
+    pub(super) fn used_layouts(&self) -> impl Iterator<Item = &Layout> {
+        let all = self.layouts.iter().enumerate();
+        all.filter(|(at, _)| self.is_used(*at)).map(|(_, layout)| layout)
+    }
+
+    fn is_used(&self, at: usize) -> bool {
+        self.objects[at + 1] > 0 || !self.holds[at].is_alone()
     }
 
     /// Gives the number of a layout to another one.

@@ -405,6 +405,14 @@ impl Store {
         self.core.ask_each(|shard, _| Ok(shard.tenant_stats()), |parts| merged(parts.flatten()))
     }
 
+    /// Returns how many layouts have objects or are in use, of the 255 that can; none if this is one of them.
+    pub fn layouts_beside(&self, layout: Layout) -> Pending<usize> {
+        self.core.ask_each(
+            move |shard, _| Ok(shard.layouts_beside(layout)),
+            |parts| parts.max().unwrap_or_default(),
+        )
+    }
+
     /// Returns a model's layout of KV blocks for [`PutWith::layout`], defining it if it is new. Fails with
     /// [`Failure::Layout`] if there are 255 already that have objects or are in use.
     pub fn layout(&self, layout: Layout) -> Pending<DefinedLayout> {

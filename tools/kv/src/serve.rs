@@ -63,6 +63,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=255), default_value_t = 8)]
     layouts: u8,
 
+    /// Clients bring new layouts into the store while fewer than N have objects or are in use; a store can have 255
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=255), default_value_t = 128)]
+    layouts_all: u8,
+
     /// Clients bring new tenants into the store while fewer than N have objects or a quota; a store can have 255
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u8).range(0..=255), default_value_t = 128)]
     tenants: u8,
@@ -110,6 +114,7 @@ impl ServeArgs {
             client_bytes_max: self.memory,
             all_bytes_max: self.memory_all,
             client_layouts_max: self.layouts.into(),
+            all_layouts_max: self.layouts_all.into(),
             tenants_max: self.tenants.into(),
             client_hold_percent: self.hold_share,
             lease_max: self.lease_max,

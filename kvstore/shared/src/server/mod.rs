@@ -56,6 +56,9 @@ pub struct Options {
     pub all_bytes_max: u64,
     /// The most layouts that a client may use. Default 8.
     pub client_layouts_max: usize,
+    /// No client brings another layout into a store in which so many have objects or are in use, of the 255 that can.
+    /// Default 128.
+    pub all_layouts_max: usize,
     /// No client brings another tenant into a store that has so many, of the 255 that it can have: the others are the
     /// operator's. Default 128.
     pub tenants_max: usize,
@@ -74,6 +77,7 @@ impl Default for Options {
             client_bytes_max: 16 << 30,
             all_bytes_max: 256 << 30,
             client_layouts_max: 8,
+            all_layouts_max: 128,
             tenants_max: 128,
             lease_max: Duration::from_secs(3600),
             client_hold_percent: 25,

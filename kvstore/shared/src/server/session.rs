@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use adit_driver::runtime::caught;
 use adit_driver::serve::parts::{Signaller, close_elsewhere, is_eventfd};
+use adit_kvstore::layout::Layout;
 use adit_kvstore::store::{Attached, PutWith};
 use adit_kvstore::{Store, UNIT_BYTES};
 use nix::errno::Errno;
@@ -215,8 +216,11 @@ impl<'a> Session<'a> {
                     self.peer.answer(&answer).map_err(End::Left)?;
                     if self.greeted.is_none() {
                         let why = String::from_utf8_lossy(answer.body()).into_owned();
-                        let is_limit = Code::of(answer.code) == Code::Limit;
-                        return Err(if is_limit { End::TurnedAway } else { End::Expelled(why) });
+                        return Err(match Code::of(answer.code) {
+                            Code::Limit if !self.is_counted => End::TurnedAway,
+                            Code::Limit | Code::Failed => End::Left(why),
+                            _ => End::Expelled(why),
+                        });
                     }
                     self.common.waiting.remove(self.number);
                 }
@@ -356,7 +360,7 @@ impl<'a> Session<'a> {
         }
         let why = format!(
             "too many tenants for another: clients bring in new ones while there are fewer than {most}; raise the \
-             server's --tenants, or make '{name}' with 'adit kv tenant'"
+             server's --tenants, or end it and run 'adit kv tenant TARGET {name} --no-quota'"
         );
         Err((Code::Limit, why))
     }
@@ -424,6 +428,7 @@ impl<'a> Session<'a> {
                 return Err((Code::Limit, why));
             }
             None => {
+                self.check_layout(layout)?;
                 let defined = self.common.store.layout(layout).wait();
                 let defined = defined.map_err(|why| refusal(&why.error))?;
                 // Only this thread adds some.
@@ -432,6 +437,21 @@ impl<'a> Session<'a> {
             }
         };
         Ok([place as u64 + 1, 0, 0, 0])
+    }
+
+    /// Checks that a client may use this layout: that it is in use, or that few are.
+    fn check_layout(&self, layout: Layout) -> Result<(), (Code, String)> {
+        let used = self.common.store.layouts_beside(layout).wait();
+        let used = used.map_err(|why| (Code::Failed, why.to_string()))?;
+        let most = self.common.options.all_layouts_max;
+        if used == 0 || used < most {
+            return Ok(());
+        }
+        let why = format!(
+            "too many layouts for another: clients bring in new ones while fewer than {most} have objects or are in \
+             use; raise the server's --layouts-all, or delete the objects of some"
+        );
+        Err((Code::Limit, why))
     }
 
     /// Takes no more requests, and lets those in progress end.

@@ -1,11 +1,12 @@
 //! What one client may use up: its share, and nothing that others need.
 
 use std::io::Read;
-use std::os::unix::net::UnixStream;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
 
+use adit_kvshare::client::PutWith;
 use adit_kvshare::wire::{Ask, Code};
-use adit_kvshare::{Client, ClientOptions, Error, Options};
+use adit_kvshare::{Client, ClientOptions, Error, Event, Options};
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::Condition;
 use adit_kvstore::{Key, Version};
@@ -129,6 +130,20 @@ fn lease_briefly(client: &Client, keys: &[Key]) -> adit_kvshare::client::Lease {
 }
 
 #[test]
+fn a_client_that_is_dropped_as_it_connects_is_told_to_try_again() {
+    let path = std::env::temp_dir().join(format!("adit-dropped-{}", std::process::id()));
+    let _ = std::fs::remove_file(&path);
+    let listener = UnixListener::bind(&path).expect("bound");
+    let dropped = std::thread::scope(|scope| {
+        scope.spawn(|| drop(listener.accept().expect("a client")));
+        Client::connect(&path, &ClientOptions::default())
+    });
+    std::fs::remove_file(&path).expect("it was there");
+    let why = dropped.expect_err("nobody serves it").to_string();
+    assert!(why.contains("too many connections") && why.contains("try again"), "{why}");
+}
+
+#[test]
 fn a_lease_lasts_as_long_as_the_server_lets_it() {
     let lease_max = Duration::from_millis(1);
     let rig = Rig::soft_with(Options { lease_max, ..Options::default() });
@@ -157,9 +172,13 @@ fn clients_bring_in_so_many_tenants_and_the_operator_the_others() {
     }
     let refused = tenant(&rig, "c").expect_err("there are two");
     assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
-    for part in ["--tenants", "'c'", "adit kv tenant"] {
+    for part in ["--tenants", "adit kv tenant TARGET c --no-quota"] {
         assert!(refused.to_string().contains(part), "{refused}");
     }
+    let tells =
+        |event: &Event| matches!(event, Event::ClientGone { why, .. } if why.contains("--tenants"));
+    rig.until("it is told why", |_| rig.events.lock().expect("events").iter().any(tells));
+    assert_eq!(rig.counts().clients_turned_away, 0, "there was a place for it");
     rig.client().put(key(12), b"x").wait().expect("the default tenant is always there");
     rig.store.tenant("c").wait().expect("the operator's");
     let client = tenant(&rig, "c").expect("it is there");
@@ -168,15 +187,17 @@ fn clients_bring_in_so_many_tenants_and_the_operator_the_others() {
     tenant(&rig, "d").expect("'a' has nothing any more");
 }
 
+/// Returns a layout of blocks without padding, of 16 tokens or a multiple.
+fn layout(tokens: u32) -> Layout {
+    let (layers, tensors_per_layer, kv_heads, head_dim) = (2, 2, 1, 128);
+    let dtype = Dtype::Bf16;
+    let shape = BlockShape { layers, tensors_per_layer, kv_heads, head_dim, dtype, tokens };
+    Layout::new(shape, Order::BlockMajor).expect("a layout")
+}
+
 #[test]
 fn a_client_uses_so_many_layouts() {
     let rig = Rig::soft_with(Options { client_layouts_max: 2, ..Options::default() });
-    let layout = |tokens| {
-        let (layers, tensors_per_layer, kv_heads, head_dim) = (2, 2, 1, 64);
-        let dtype = Dtype::Bf16;
-        let shape = BlockShape { layers, tensors_per_layer, kv_heads, head_dim, dtype, tokens };
-        Layout::new(shape, Order::BlockMajor).expect("a layout")
-    };
     let client = rig.client();
     for tokens in [16, 32, 16] {
         client.layout(layout(tokens)).expect("room");
@@ -185,6 +206,26 @@ fn a_client_uses_so_many_layouts() {
     assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
     assert!(refused.to_string().contains("--layouts"), "{refused}");
     rig.client().layout(layout(64)).expect("another client's");
+}
+
+#[test]
+fn clients_that_come_in_turn_use_so_many_layouts_of_the_store() {
+    let rig = Rig::soft_with(Options { all_layouts_max: 2, ..Options::default() });
+    for tokens in [16, 32] {
+        let client = rig.client();
+        let defined = client.layout(layout(tokens)).expect("room");
+        let with = PutWith { layout: Some(defined), ..PutWith::default() };
+        let bytes = data(tokens.into(), 0, layout(tokens).block_bytes() as usize);
+        client.put_with(key(tokens.into()), &bytes, &with).wait().expect("put");
+    }
+    let client = rig.client();
+    client.layout(layout(32)).expect("it is in use");
+    let refused = client.layout(layout(64)).expect_err("two have objects");
+    assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
+    assert!(refused.to_string().contains("--layouts-all"), "{refused}");
+    assert!(client.delete(key(16)).wait().expect("deleted"));
+    client.commit().wait().expect("durable");
+    client.layout(layout(64)).expect("that made room");
 }
 
 #[test]

@@ -332,12 +332,14 @@ impl Client {
         how: How,
     ) -> Made {
         self.check_pool(bytes)?;
-        let Some(mut span) = self.shared.with(|state| state.take_pooled(bytes)) else {
+        let Some(span) = self.shared.with(|state| state.take_pooled(bytes)) else {
             let mut data = vec![0; bytes];
             copy(data.as_mut_slice().into());
             return Ok((Wish::PutBytes { key, data, how }, Memory::None));
         };
-        copy(span.bytes_mut().slice(0..bytes));
+        let mut lent = Lent { shared: &self.shared, span: Some(span) };
+        lent.span.iter_mut().for_each(|span| copy(span.bytes_mut().slice(0..bytes)));
+        let span = lent.span.take().expect("it is not given back yet");
         Ok((Wish::Put { key, bytes: bytes as u64, how }, Memory::Pooled(span)))
     }
 
@@ -580,6 +582,20 @@ impl Client {
             Err(why) => Pending::made(&self.shared, Err(why)),
         };
         slots.into_iter().map(pending).collect()
+    }
+}
+
+/// Memory of the pool while a caller's function fills it, which goes back if that panics.
+struct Lent<'a> {
+    shared: &'a Shared,
+    span: Option<Span>,
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        if let Some(span) = self.span.take() {
+            self.shared.with(|state| state.give_pooled(span));
+        }
     }
 }
 

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
 
+use adit_kvshare::client::Data;
 use adit_kvshare::{Client, ClientOptions, Error};
 use adit_kvstore::shard::Part;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -15,6 +16,20 @@ use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::rig::{PATIENCE, Rig, data, key};
+
+#[test]
+fn a_function_that_panics_as_it_fills_the_pool_loses_none_of_it() {
+    let rig = Rig::soft();
+    let bytes = 1 << 20;
+    let timeout = Duration::from_secs(5);
+    let options = ClientOptions { pool_bytes: bytes, timeout, ..ClientOptions::default() };
+    let client = rig.client_with(&options);
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        client.put(key(1), Data::Copied(bytes, &|_| panic!("as arranged")))
+    }));
+    assert!(panicked.is_err());
+    client.put(key(1), &data(1, 0, bytes)).wait().expect("all of the pool is there");
+}
 
 #[test]
 fn threads_of_a_process_share_a_client() {

@@ -481,6 +481,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 self.spaces.bury(sequence, old, self.leases.is_leased(old.place));
                 self.regions.remove(id, old.place);
                 self.regions.insert(id, new.object.place);
+                if self.has_failed(new.object.place.device) {
+                    // Readers were told of the failure before this was one of the device's objects.
+                    self.options.removals.enter(key);
+                }
                 self.policy.touched(id);
                 id
             }

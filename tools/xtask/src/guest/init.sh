@@ -16,6 +16,8 @@ mount -t tmpfs tmpfs /dev/shm
 mount -t devpts devpts /dev/pts
 mount -t tmpfs tmpfs /tmp
 chmod 1777 /tmp /dev/shm
+# As on any machine; the file system that it was unpacked to lets all users change it.
+chmod 755 /
 ln -s /proc/self/fd /dev/fd
 exec </dev/null >/dev/ttyS0 2>&1
 exec 3<>/dev/ttyS1

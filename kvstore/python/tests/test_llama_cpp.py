@@ -239,7 +239,7 @@ def test_memory_of_a_call_that_was_interrupted_is_given_up(
         room = cache._room
 
         def then_interrupt(nbytes: int) -> memoryview:
-            memory = room(nbytes)
+            memory: memoryview = room(nbytes)
             patch.setattr(cache, "store", store)
             return memory
 

@@ -2,7 +2,8 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use adit_driver::Buffer;
 use adit_kvshare::client::PutWith as SharedWith;
@@ -49,6 +50,8 @@ pub(crate) struct Inside {
     tenants: Mutex<HashMap<String, Tenant>>,
     /// Held while memory is registered, one after another.
     registering: Mutex<()>,
+    /// Once it is being closed; answers with an error when it has ended.
+    closing: OnceLock<Arc<Mutex<Receiver<()>>>>,
 }
 
 impl Inside {
@@ -57,8 +60,8 @@ impl Inside {
         let copied = Arc::new(AtomicU64::new(0));
         let session = Session { store, regions: Arc::new([]), copied };
         let session = Ours::new(RwLock::new(Some(session)));
-        let inside =
-            Arc::new(Inside { session, tenants: Mutex::default(), registering: Mutex::default() });
+        let (tenants, registering, closing) = Default::default();
+        let inside = Arc::new(Inside { session, tenants, registering, closing });
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|store| store.strong_count() > 0);
         open.push(Arc::downgrade(&inside));
@@ -147,13 +150,26 @@ impl Inside {
         Ok(shared)
     }
 
-    /// Ends the store and waits for that. Does nothing if it has ended.
-    pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
+    /// Ends the store and waits for that, also if an earlier call was left. Does nothing if it has ended.
+    pub(crate) fn close(self: &Arc<Inside>, py: Python<'_>) -> PyResult<()> {
         let mut session = self.lock(py)?.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(Session { store, regions, .. }) = session.take() else { return Ok(()) };
+        let Some(Session { store, regions, .. }) = session.take() else {
+            drop(session);
+            let Some(closing) = self.closing.get().cloned() else { return Ok(()) };
+            return waiting::apart(py, move || {
+                let _ = closing.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            });
+        };
+        let (ending, ended) = mpsc::channel();
+        let _ = self.closing.set(Arc::new(Mutex::new(ended)));
         drop(session);
-        // It ends even if its caller does not wait for that.
-        let ended = waiting::apart(py, move || store.close().wait());
+        // It ends even if its caller does not wait for that. The end of the process finds this meanwhile, and waits.
+        let inside = Arc::clone(self);
+        let ended = waiting::apart(py, move || {
+            let ended = store.close().wait();
+            drop::<(Sender<()>, _)>((ending, inside));
+            ended
+        });
         // Their memory goes with the last request that uses it.
         py.detach(|| drop(regions));
         ended?.map(drop).map_err(|unfinished| errors::of(py, &unfinished.error))

@@ -4,6 +4,7 @@
 //! [`Reaper`].
 
 use std::collections::{HashMap, VecDeque};
+use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
@@ -89,6 +90,22 @@ struct Landed {
     number: u64,
     job: Job,
     token: Option<Py<PyAny>>,
+}
+
+impl Landed {
+    /// Appends what `drain` returns for it. If its values have no room, that is its failure: others have theirs.
+    fn append_to(self, ended: &Bound<'_, PyList>, filled: PyResult<()>) -> PyResult<()> {
+        let (py, requests) = (ended.py(), self.job.len());
+        let name = match self.token {
+            Some(token) => token.into_bound(py),
+            None => self.number.into_pyobject(py)?.into_any(),
+        };
+        let (results, failure) = match filled.and_then(|()| self.job.results(py)) {
+            Ok(results) => results,
+            Err(why) => (PyList::new(py, vec![None::<bool>; requests])?, Some(why)),
+        };
+        ended.append((name, results, failure.map(|why| why.into_value(py))))
+    }
 }
 
 /// A queue's state, which a forked child leaves alone.
@@ -414,32 +431,30 @@ impl Queue {
         let (state, mut left) = (self.state(py)?, nbytes.unwrap_or(usize::MAX));
         py.detach(|| state.land(left.div_ceil(RESULT)));
         let ended = PyList::empty(py);
-        while left > 0 {
+        let mut appended = Ok(());
+        while left > 0 && appended.is_ok() {
             let Some(mut landed) = lock(&state.landed).pop_front() else { break };
-            left = left.saturating_sub(RESULT);
-            if !landed.job.fill(py, &mut left)? {
+            let filled = landed.job.fill(py, &mut left);
+            if matches!(filled, Ok(false)) {
                 lock(&state.landed).push_front(landed);
                 break;
             }
-            let name = match landed.token {
-                Some(token) => token.into_bound(py),
-                None => landed.number.into_pyobject(py)?.into_any(),
-            };
-            let (results, failure) = landed.job.results(py)?;
-            ended.append((name, results, failure.map(|why| why.into_value(py))))?;
+            left = left.saturating_sub(RESULT);
+            appended = landed.append_to(&ended, filled.map(drop));
         }
         if !lock(&state.landed).is_empty() {
             state.ready.raise();
         }
-        Ok(ended)
+        appended.map(|()| ended)
     }
 
     /// Wait for all jobs, and forget those that were not drained.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let state = self.state(py)?;
         let flying = py.detach(|| state.take_all());
-        // Their buffers are released here, attached.
-        lock(&state.landed).clear();
+        // Their buffers are released here, attached, and without the lock: a token may call this queue as it goes.
+        let landed = mem::take(&mut *lock(&state.landed));
+        drop(landed);
         if flying.is_empty() {
             return Ok(());
         }

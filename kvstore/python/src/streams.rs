@@ -6,6 +6,7 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
+use adit_driver::sys::SharedBytesMut;
 use adit_kvshare::Error as Shared;
 use adit_kvshare::client::ClientPieces;
 use adit_kvshare::wire::Code;
@@ -117,35 +118,33 @@ impl Pieces {
 }
 
 impl Any {
-    /// Copies bytes at a position to a view, from `offset` on; returns how many, and 0 at the end. Without `waits` it
+    /// Copies bytes at a position, as many as there is room for; returns how many, and 0 at the end. Without `waits` it
     /// returns `None` if it had to wait for them.
     fn read(
         &mut self,
         position: u64,
-        (view, offset): (&View, usize),
+        into: SharedBytesMut<'_>,
         waits: bool,
     ) -> Option<Result<usize, Failed>> {
         fn read<P: store::Pieces>(
             reader: &mut Reader<P>,
             position: u64,
-            (view, offset): (&View, usize),
+            into: SharedBytesMut<'_>,
             waits: bool,
         ) -> Option<Result<usize, P::Error>> {
             if reader.position() != position {
                 reader.set_range(position..reader.object_bytes());
             }
-            let mut into = view.bytes_mut();
             let is_there = waits || reader.has_bytes();
-            is_there.then(|| reader.read_into(into.slice(offset..view.len())))
+            is_there.then(|| reader.read_into(into))
         }
-        let to = (view, offset);
         match self {
             Any::Store(reader) => {
-                read(reader, position, to, waits).map(|read| read.map_err(Failed::Store))
+                read(reader, position, into, waits).map(|read| read.map_err(Failed::Store))
             }
             Any::Client(remote) if !waits && remote.newer().is_some() => None,
             Any::Client(remote) => match remote.go_on() {
-                Ok(()) => read(&mut remote.reader, position, to, waits)
+                Ok(()) => read(&mut remote.reader, position, into, waits)
                     .map(|read| read.map_err(Failed::Client)),
                 Err(why) => Some(Err(Failed::Client(why))),
             },
@@ -193,7 +192,7 @@ impl Pieces {
         #[pyo3(from_py_with = numbers::position)] position: u64,
         buffer: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
-        let (reader, view) = (self.reader(py)?, Arc::new(View::writable(buffer)?));
+        let (reader, view) = (self.reader(py)?, View::writable(buffer)?);
         let mut done = 0;
         while done < view.len() {
             let at = position.saturating_add(done as u64);
@@ -201,17 +200,26 @@ impl Pieces {
                 // A thread whose caller has left may have it.
                 let Ok(mut reader) = reader.try_lock() else { return None };
                 let Some(reader) = &mut *reader else { return Some(Err(closed())) };
-                reader.read(at, (&view, done), false)
+                reader.read(at, view.bytes_mut().slice(done..view.len()), false)
             });
             let read = match there {
                 Some(read) => read,
                 None => {
-                    let (reader, view) = (Arc::clone(&reader), Arc::clone(&view));
-                    waiting::apart(py, move || {
+                    // The thread has no part of the buffer: a memoryview of io.BufferedReader's memory does not keep it,
+                    // and the caller may leave. With the first byte the reader has the others of its piece.
+                    let reader = Arc::clone(&reader);
+                    let (read, first) = waiting::apart(py, move || {
                         let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
-                        let reader = reader.as_mut().ok_or_else(closed)?;
-                        reader.read(at, (&view, done), true).expect("it waits")
-                    })?
+                        let mut first = [0_u8];
+                        let read = reader.as_mut().ok_or_else(closed).and_then(|reader| {
+                            reader.read(at, first.as_mut_slice().into(), true).expect("it waits")
+                        });
+                        (read, first)
+                    })?;
+                    if let Ok(1) = read {
+                        view.write_at(done, first[..].into());
+                    }
+                    read
                 }
             };
             let read = read.map_err(|why| match why {

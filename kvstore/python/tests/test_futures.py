@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import select
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -230,6 +232,74 @@ def test_a_drain_copies_about_as_much_as_it_may(either: adit.Store | adit.Client
         queue.drain(0)
 
 
+def test_the_least_drain_returns_what_is_small(either: adit.Store | adit.Client) -> None:
+    assert either.put("a", b"value")
+    with either.queue() as queue:
+        queue.submit_get(["a", "none"], token="get")
+        queue.submit_exists(["a"], token="exists")
+        ended: dict[object, list[object]] = {}
+
+        def is_drained() -> bool:
+            ended.update((token, results) for token, results, _ in queue.drain(1))
+            return len(ended) == 2
+
+        until(is_drained)
+        assert ended == {"get": [b"value", None], "exists": [True]}
+
+
+def test_values_without_room_fail_their_own_job(target: str) -> None:
+    """Run apart, as all memory is limited and taken but for some MiB."""
+    code = """
+import adit, resource, sys, time
+store = adit.Store(sys.argv[1])
+assert store.put("big", bytes(33 << 20))
+queue = store.queue()
+for token, key in enumerate(("none", "big", "none")):
+    queue.submit_get([key], token=token)
+before = resource.getrlimit(resource.RLIMIT_AS)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + (16 << 20), before[1]))
+ended, others = [], []
+try:
+    while True:
+        others.append(bytearray(4 << 20))
+except MemoryError:
+    pass
+while len(ended) < 3:
+    ended += queue.drain()
+    time.sleep(0.01)
+resource.setrlimit(resource.RLIMIT_AS, before)
+print(sorted((token, results, type(failure).__name__) for token, results, failure in ended))
+queue.close()
+store.close()
+"""
+    ended = subprocess.run([sys.executable, "-c", code, target], capture_output=True, timeout=60, check=True)
+    assert ended.stdout == b"[(0, [None], 'NoneType'), (1, [None], 'MemoryError'), (2, [None], 'NoneType')]\n"
+
+
+def test_tokens_that_call_their_queue_as_they_go(target: str) -> None:
+    """Run apart: on a failure it would stand still, with the interpreter's lock."""
+    code = """
+import adit, select, sys
+store = adit.Store(sys.argv[1])
+queue = store.queue()
+class Token:
+    def __del__(self):
+        print(len(queue))
+assert store.put("a", bytes(1 << 20))
+queue.submit_get(["a"], token=Token())
+poll = select.poll()
+poll.register(queue.event_fd(), select.POLLIN)
+while not poll.poll(1000):
+    pass
+assert queue.drain(1) == []
+queue.close()
+store.close()
+"""
+    ended = subprocess.run([sys.executable, "-c", code, target], capture_output=True, timeout=60, check=True)
+    assert ended.stdout == b"0\n"
+
+
 def test_the_loop_has_turns_while_values_are_copied(either: adit.Store | adit.Client) -> None:
     rows = noise(16, 4 << 20)
     for key, row in zip(KEYS, rows):
@@ -327,12 +397,15 @@ def test_futures_of_a_loop_are_closed_on_it(either: adit.Store | adit.Client) ->
         assert repr(aio).endswith("0 jobs, closed)"), "it awaits what was cancelled"
         assert either.lookup_prefix(KEYS) == 64
         waiting = either.aio()
-        waiting.put_many(KEYS, rows)
+        put = waiting.put_many(KEYS, rows)
         closing = asyncio.create_task(waiting.close())
         await asyncio.sleep(0)
         closing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await closing
+        assert await asyncio.wait_for(put, 30) == [True] * 64, "it ends without the close"
+        await waiting.close()
+        await waiting.close()
 
     asyncio.run(serve())
     aio = asyncio.run(make())

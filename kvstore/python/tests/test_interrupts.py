@@ -76,6 +76,10 @@ def in_doubt(client: adit.Client, reader: adit.Reader) -> dict[str, Callable[[],
         "reader": lambda: client.reader("a"),
         "readinto": lambda: reader.readinto(bytearray(3 << 20)),
         "read": lambda: reader.read(),
+        "read of a length": lambda: reader.read(1 << 20),
+        "read1": lambda: reader.read1(1 << 20),
+        "peek": lambda: reader.peek(),
+        "readline": lambda: reader.readline(),
     }
 
 
@@ -99,6 +103,8 @@ def test_calls_of_a_server_that_stands_still(served: Served, client: adit.Client
     interrupted(futures.close)
     served.send(signal.SIGCONT)
     assert future.result(60) is True
+    futures.close()
+    assert not futures._thread.is_alive(), "a later close waits for the end"
     # What was asked for is answered meanwhile, and the connection is as good as before.
     until(lambda: client.get_many(["short", "q", "f"]) == [b"short", bytes(10), bytes(10)])
     reader.seek(0)
@@ -158,7 +164,9 @@ def test_calls_of_a_drive_that_is_slow(tmp_path: Path) -> None:
     interrupted(store.close)
     with pytest.raises(adit.ClosedError):
         store.get("a")
-    until(lambda: is_there(plain))
+    # As the end of the process does.
+    store.close()
+    assert is_there(plain), "a later close waits for the end"
 
 
 def is_there(target: str) -> bool:
@@ -202,6 +210,17 @@ def test_a_buffer_is_kept_until_its_request_has_ended(served: Served, client: ad
         buffer.clear()
     served.send(signal.SIGCONT)
     until(lambda: is_free(buffer))
+
+
+def test_a_reader_lets_go_of_a_buffer_whose_caller_leaves(served: Served, client: adit.Client) -> None:
+    client.put("a", noise(1, 1 << 20))
+    reader, buffer = client.reader("a"), bytearray(1 << 20)
+    assert reader is not None
+    served.pause()
+    interrupted(lambda: reader.readinto(buffer))
+    assert is_free(buffer), "of io.BufferedReader's own memory nothing else would be kept"
+    served.send(signal.SIGCONT)
+    assert reader.read() == noise(1, 1 << 20).tobytes()
 
 
 def is_free(buffer: bytearray) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -217,6 +218,54 @@ def test_a_full_store_is_logged_and_the_prompt_is_not_kept(
     cache[tokens] = state(tokens, 10_000_000)
     assert tokens not in cache and "keeping a prompt failed" in caplog.text
     cache.close()
+
+
+@anywhere
+@pytest.mark.parametrize("call", ["put", "get_into"])
+def test_memory_of_a_call_that_was_interrupted_is_given_up(
+    make: Make, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    cache, tokens = make(), list(range(40))
+    cache[tokens] = state(tokens)
+    lent: list[Any] = []
+
+    def interrupted(_: bytes, memory: memoryview, **__: object) -> None:
+        lent.append(memory)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        store = types.SimpleNamespace(put=interrupted, get_into=interrupted)
+        patch.setattr(cache, "_candidates", lambda _: iter([(32, b"name", 100_000)]))
+        room = cache._room
+
+        def then_interrupt(nbytes: int) -> memoryview:
+            memory: memoryview = room(nbytes)
+            patch.setattr(cache, "store", store)
+            return memory
+
+        patch.setattr(cache, "_room", then_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            if call == "put":
+                cache[tokens] = state(tokens)
+            else:
+                cache[tokens]
+    (memory,) = lent
+    before = bytes(memory)
+    other = [7] * 40
+    cache[other] = state(other, 90_000)
+    assert bytes(memory) == before, "a drive may still use it"
+    assert same(cache[tokens], state(tokens)) and same(cache[other], state(other, 90_000))
+    cache.close()
+
+
+def test_a_model_whose_file_has_gone_is_logged(
+    make: Make, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("gone.gguf", "gone-00001-of-00002.gguf"):
+        caplog.clear()
+        make(Llama(model_path=str(tmp_path / name))).close()
+        (told,) = caplog.records
+        assert told.name == "adit" and "keys have the name of" in told.message and name in told.message
 
 
 @anywhere

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import select
 import signal
 import types
@@ -209,11 +210,34 @@ def test_blocks_are_counted_once_and_no_more_than_there_are(make: Make) -> None:
     assert store(adapter, KEYS[:3], rows[:3]) == 3 << 20
     assert store(adapter, KEYS[:4], rows) == 1 << 20, "the others were there"
     adapter.delete([*KEYS[:2], KEYS[9]])
-    assert adapter.told[-1] == ("deleted", KEYS[:2])
+    assert adapter.told[-1] == ("deleted", [*KEYS[:2], KEYS[9]])
     assert adapter.get_usage().total_bytes_used == 2 << 20
+    # What the store has evicted is gone for LMCache once it removes it, with its bytes, and counted once if it comes again.
+    adapter.store.delete_many(adapter._names(KEYS[2:4]))
+    assert store(adapter, KEYS[2:3], rows[2:3]) == 1 << 20
+    assert adapter._used == 2 << 20
+    adapter.delete([KEYS[3], KEYS[3]])
+    assert adapter.told[-1] == ("deleted", KEYS[3:4]) and adapter._used == 1 << 20
     # What the store evicts by itself, LMCache does not hear of.
     adapter._notify_keys_stored(KEYS, [1 << 30] * len(KEYS))
     assert adapter.get_usage().total_bytes_used == adapter.store.stats()["used_bytes"]
+
+
+@anywhere
+def test_closing_waits_for_the_tasks_in_progress(make: Make) -> None:
+    adapter, rows = make(), noise(16, 1 << 20)
+    number = adapter.submit_store_task(KEYS, held(rows))
+    adapter.close()
+    assert adapter.pop_completed_store_tasks() == {number: 16 << 20}
+    adapter.close()
+    # Its eventfd's number is another file's.
+    others = [os.eventfd(0, os.EFD_NONBLOCK) for _ in range(8)]
+    late = adapter.submit_load_task(KEYS[:1], held(rows[:1]))
+    assert adapter.query_load_result(late).bits == [False]
+    for other in others:
+        with pytest.raises(BlockingIOError):
+            os.eventfd_read(other)
+        os.close(other)
 
 
 @anywhere

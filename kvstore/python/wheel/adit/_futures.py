@@ -70,17 +70,16 @@ class _Calls(Generic[F]):
                     self._asked.notify_all()
         return future
 
-    def _shut(self) -> bool:
-        """Refuse new calls, and wait until the others have made their requests; return whether this call does so."""
+    def _shut(self) -> None:
+        """Refuse new calls, and wait until the others have made their requests."""
         with self._lock:
             if threading.get_ident() in self._asking:
                 raise InvalidError(
                     "these futures are closed by what one of their calls reads its keys or buffers from, and would wait for "
                     "that call: close them after it"
                 )
-            is_first, self._closed = not self._closed, True
+            self._closed = True
             self._asked.wait_for(lambda: not self._asking)
-        return is_first
 
     def __repr__(self) -> str:
         state = "closed" if self._closed else "open"
@@ -231,10 +230,16 @@ class Futures(_Calls["concurrent.futures.Future[Any]"]):
                 "a callback of these futures closes them, and would wait for the thread that it runs on: close them on "
                 "another thread"
             )
-        if self._shut():
-            os.eventfd_write(self._stop, 1)
-            self._thread.join()
-            os.close(self._stop)
+        self._shut()
+        # An earlier call may have ended by a signal, at any place.
+        with self._lock:
+            if self._stop >= 0:
+                os.eventfd_write(self._stop, 1)
+        self._thread.join()
+        with self._lock:
+            stop, self._stop = self._stop, -1
+            if stop >= 0:
+                os.close(stop)
 
     def __enter__(self) -> Futures:
         return self
@@ -278,15 +283,13 @@ class Aio(_Calls["asyncio.Future[Any]"]):
         """
         if asyncio.get_running_loop() is not self._loop:
             raise InvalidError("these futures belong to another event loop: close them there")
-        if self._shut():
-            try:
-                # Requests go on whose futures were cancelled.
-                while len(self._queue) > 0:
-                    self._drained.clear()
-                    await self._drained.wait()
-            finally:
-                self._loop.remove_reader(self._queue.event_fd())
-            self._queue.close()
+        self._shut()
+        # Requests go on whose futures were cancelled. If this call is cancelled, the loop completes the others still.
+        while len(self._queue) > 0:
+            self._drained.clear()
+            await self._drained.wait()
+        self._loop.remove_reader(self._queue.event_fd())
+        self._queue.close()
 
     async def __aenter__(self) -> Aio:
         return self

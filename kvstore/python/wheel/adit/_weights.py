@@ -1,11 +1,13 @@
 """Which weights a model's name stands for: keys have that beside the name.
 
 Another revision, and other weights at the same path, have another identity, so that KV of one is a miss for the other.
-The same files have the same identity on every machine, wherever they are and whatever their times say.
+The same files have the same identity on every machine, wherever they are and whatever their times say; but a snapshot of
+the Hub and a copy outside its cache (``--local-dir``) have different ones, and share no blocks.
 
 - **A snapshot in the cache of Hugging Face's Hub**: its commit.
 - **Another folder or file**: a hash of the configuration and the model's code, and of names, lengths and some hundred
-  pages of the weights, which lie at even distances. A folder's sub-folders are not looked at, as engines load none.
+  pages of the weights, which lie at even distances in all files, one behind the other, and at each file's end. A
+  folder's sub-folders are not looked at, as engines load none.
 
 What lies between two pages is not read: other weights that are equal in every one of them have the same identity. Pages
 are ``size / 512`` apart, which is less than a layer, and fine-tuning changes whole layers.
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("adit")
 
 _PAGE = 4096
-# Pages of weights that are read: of each file as many, and one at least.
+# Pages of all files of weights, one behind the other, that are read beside each file's last.
 _PAGES = 512
 # Files of weights, entries of a folder and bytes of a configuration that are looked at.
 _FILES_MAX, _ENTRIES_MAX, _WHOLE_NBYTES = 2048, 10_000, 1 << 20
@@ -218,25 +220,30 @@ def _add_whole(hashed: hashlib._Hash, path: str) -> None:
 def _add_pages(hashed: hashlib._Hash, paths: list[str]) -> None:
     if len(paths) > _FILES_MAX:
         raise ValueError(f"there are {len(paths)} files of weights, and {_FILES_MAX} are the most")
-    pages = max(1, _PAGES // len(paths))
+    ends = [0]
     for path in paths:
-        with _open(path) as (file, size):
+        with _open(path) as (_, size):
             hashed.update(_heading(path, size))
-            for place in _places(size, pages):
-                hashed.update(os.pread(file, _PAGE, place))
+            ends.append(ends[-1] + size)
+    even = _places(ends[-1])
+    for path, begin, end in zip(paths, ends, ends[1:]):
+        last = max(begin, end - _PAGE)
+        with _open(path) as (file, _):
+            # A page may begin in one file and end in the next.
+            for place in sorted({last, *(place for place in even if begin - _PAGE < place < end)}):
+                start = max(place, begin)
+                hashed.update(os.pread(file, min(place + _PAGE, end) - start, start - begin))
 
 
 def _heading(path: str, size: int) -> bytes:
     return repr((os.fsencode(os.path.basename(path)), size)).encode()
 
 
-def _places(size: int, pages: int) -> Iterable[int]:
-    """Return where pages of a file begin: at even distances, the first at its start and the last at its end."""
-    if size <= pages * _PAGE:
+def _places(size: int) -> Iterable[int]:
+    """Return where pages of so many bytes begin: at even distances, the first at the start and the last at the end."""
+    if size <= _PAGES * _PAGE:
         return range(0, size, _PAGE)
-    if pages == 1:
-        return (0,)
-    return [(size - _PAGE) * page // (pages - 1) for page in range(pages)]
+    return [(size - _PAGE) * page // (_PAGES - 1) for page in range(_PAGES)]
 
 
 @contextlib.contextmanager

@@ -175,10 +175,10 @@ class PromptCache:
         memory = self._room(nbytes)
         try:
             yield memory[:nbytes]
-        except Error:
-            if isinstance(self.store, Client):
-                # The drive may still write it after the deadline: it is given up, and stays mapped until then.
-                self._memory = None
+        except BaseException as why:
+            if isinstance(self.store, Client) or not isinstance(why, Error):
+                # The drive may still use it, after the deadline or a signal: it is given up, and stays mapped until then.
+                self._memory = self._region = None
             raise
 
     def _room(self, nbytes: int) -> memoryview:
@@ -289,7 +289,19 @@ def _space_of(model: Any) -> bytes:
 
 
 def _content(path: str) -> str | None:
-    return _weights.of_file(path) if os.path.exists(path) else None
+    if not path:
+        return None
+    try:
+        os.stat(path)
+        return _weights.of_file(path)
+    except (OSError, ValueError) as why:
+        _weights.logger.warning(
+            "adit.llama_cpp: keys have the name of %r alone, as it cannot be read: %s. Other weights under this name would "
+            "find its prompts: make the cache where the path is right, or give a text that names the weights as the model",
+            path,
+            str(why),
+        )
+        return None
 
 
 def _settings(context: Any) -> dict[str, str]:

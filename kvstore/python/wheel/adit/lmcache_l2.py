@@ -17,7 +17,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from . import _engine
-from ._errors import Error
+from ._errors import ClosedError, Error
 from ._pins import Pins
 
 # Checks LMCache's version.
@@ -46,7 +46,9 @@ class _Done:
     def add(self, number: int, result: Any) -> None:
         with self._lock:
             self._results[number] = result
-        os.eventfd_write(self.event, 1)
+            # Once it is closed, the number may be another file's.
+            if self.event >= 0:
+                os.eventfd_write(self.event, 1)
 
     def take(self, number: int) -> Any:
         with self._lock:
@@ -56,6 +58,11 @@ class _Done:
         with self._lock:
             results, self._results = self._results, {}
         return results
+
+    def close(self) -> None:
+        with self._lock:
+            event, self.event = self.event, -1
+        os.close(event)
 
 
 class AditAdapter(L2AdapterInterface):
@@ -87,6 +94,9 @@ class AditAdapter(L2AdapterInterface):
         self._ends: dict[int, _End] = {}
         self._lock = threading.Lock()
         self._number = 0
+        # The bytes of each block that LMCache was told of, until it is told that the block is gone.
+        self._sizes: dict[Any, int] = {}
+        self._is_closed = False
         self._closing = _eventfd()
         self._thread = threading.Thread(target=self._run, name="adit-lmcache", daemon=True)
         self._thread.start()
@@ -117,11 +127,10 @@ class AditAdapter(L2AdapterInterface):
 
         def put(_: bool, are_there: list[bool]) -> None:
             def end(is_good: bool, _: list[bool]) -> None:
-                # LMCache counts the bytes of a block once, however often it is stored.
                 new = [0 if is_there else view.nbytes for is_there, view in zip(are_there, views)]
                 try:
                     if is_good:
-                        self._notify_keys_stored(keys, new)
+                        self._notify_keys_stored(keys, self._counted(keys, new))
                 finally:
                     self._stored.add(number, L2StoreResult(is_good, sum(new)))
 
@@ -174,17 +183,17 @@ class AditAdapter(L2AdapterInterface):
         return self._loaded.take(task_id)
 
     def delete(self, keys: list[Any]) -> None:
-        """Remove blocks, and tell LMCache of those that were there."""
-        names = self._names(keys)
+        """Remove blocks, and tell LMCache so, also of those that the store has evicted: else it removes them for ever."""
+        keys = list(dict.fromkeys(keys))
         try:
-            found = [self.store.info(name) for name in names]
-            gone = self.store.delete_many(names)
+            self.store.delete_many(self._names(keys))
         except Error as why:
             self._trouble.log("removing blocks", why)
             return
-        sizes = {key: info["bytes"] for key, info, is_gone in zip(keys, found, gone) if info and is_gone}
-        if sizes:
-            self._notify_keys_deleted(list(sizes), list(sizes.values()))
+        with self._lock:
+            sizes = [self._sizes.pop(key, 0) for key in keys]
+        if keys:
+            self._notify_keys_deleted(keys, sizes)
 
     def list_l2_keys(
         self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None
@@ -232,17 +241,31 @@ class AditAdapter(L2AdapterInterface):
 
     def close(self) -> None:
         """Wait for the tasks in progress, and close the store and the eventfds."""
+        with self._lock:
+            is_first, self._is_closed = not self._is_closed, True
+        if not is_first:
+            return
         os.eventfd_write(self._closing, 1)
         self._thread.join()
         self._pins.close()
         self._connector.close()
-        for event in (self._closing, self._stored.event, self._found.event, self._loaded.event):
-            os.close(event)
+        os.close(self._closing)
+        for done in (self._stored, self._found, self._loaded):
+            done.close()
 
     def _next(self) -> int:
         with self._lock:
             self._number += 1
             return self._number
+
+    def _counted(self, keys: list[Any], new: list[int]) -> list[int]:
+        """Return how many bytes of new blocks LMCache does not count yet: those that the store has evicted it does."""
+        counted = []
+        with self._lock:
+            for key, nbytes in zip(keys, new):
+                counted.append(max(0, nbytes - self._sizes.get(key, 0)))
+                self._sizes[key] = self._sizes.get(key, 0) + counted[-1]
+        return counted
 
     def _names(self, keys: list[Any]) -> list[bytes]:
         return self._connector.keys.of(_texts(keys))
@@ -251,6 +274,9 @@ class AditAdapter(L2AdapterInterface):
         """Submit a batch of so many keys to the connector; if it refuses it, it has ended without success."""
         try:
             with self._lock:
+                # What has begun goes on, on that thread.
+                if self._is_closed and threading.current_thread() is not self._thread:
+                    raise ClosedError("the adapter is closed")
                 self._ends[submit(*arguments)] = end
         except Exception as why:
             # LMCache waits for each task to end.
@@ -261,7 +287,11 @@ class AditAdapter(L2AdapterInterface):
         poll = select.poll()
         for event in (self._connector.event_fd(), self._closing):
             poll.register(event, select.POLLIN)
-        while self._closing not in dict(poll.poll()):
+        is_open = True
+        while is_open or self._ends:
+            if self._closing in dict(poll.poll()):
+                poll.unregister(self._closing)
+                is_open = False
             for number, is_good, _, results in self._connector.drain_completions():
                 with self._lock:
                     end = self._ends.pop(number)

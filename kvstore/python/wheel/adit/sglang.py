@@ -88,13 +88,6 @@ def _bytes(tensor: Any) -> int:
     return int(tensor.numel() * tensor.element_size())
 
 
-def _buffer(tensor: Any) -> Any:
-    """Return a tensor's memory as a buffer."""
-    if not tensor.is_contiguous():
-        raise ValueError("the tensor has to be contiguous: give tensor.contiguous()")
-    return _engine.overlay(tensor.data_ptr(), _bytes(tensor))
-
-
 class AditStorage(HiCacheStorage):
     """The storage backend.
 
@@ -197,7 +190,9 @@ class AditStorage(HiCacheStorage):
         tensors = list(target_locations or [])
         if len(tensors) != len(keys) or any(tensor is None for tensor in tensors):
             raise ValueError("pages are read into tensors: give one for each key")
-        good = self._fill(self._flat(keys), [_buffer(tensor) for tensor in tensors])
+        if not all(tensor.is_contiguous() for tensor in tensors):
+            raise ValueError("the tensor has to be contiguous: give tensor.contiguous()")
+        good = self._fill(self._flat(keys), tensors, [_bytes(tensor) for tensor in tensors])
         return [tensor if is_good else None for tensor, is_good in zip(tensors, good)]
 
     def set(
@@ -215,7 +210,7 @@ class AditStorage(HiCacheStorage):
     ) -> bool:
         """Store tensors as pages; say whether all are stored."""
         tensors = [tensor.contiguous() for tensor in values]
-        return all(self._save(self._flat(keys), [_buffer(tensor) for tensor in tensors]))
+        return all(self._save(self._flat(keys), tensors))
 
     def exists(self, key: str) -> bool:
         """Say whether there is a page."""
@@ -307,9 +302,10 @@ class AditStorage(HiCacheStorage):
             return []
         names = pool.keys(keys)
         if pool.parts:
-            return pool.whole(self._fill(names, _runs(pool, indices)))
+            runs = _runs(pool, indices)
+            return pool.whole(self._fill(names, runs, [len(run) for run in runs]))
         pages = [pool.pool.get_dummy_flat_data_page() for _ in keys]
-        good = self._fill(names, [_buffer(page) for page in pages])
+        good = self._fill(names, pages, [_bytes(page) for page in pages])
         for order, page in enumerate(pages):
             if good[order]:
                 start = int(indices[order * pool.page_tokens])
@@ -324,17 +320,17 @@ class AditStorage(HiCacheStorage):
             return pool.whole(self._save(names, _runs(pool, indices)))
         starts = [int(indices[order * pool.page_tokens]) for order in range(len(keys))]
         pages = [pool.pool.get_data_page(start, flat=True).contiguous() for start in starts]
-        return self._save(names, [_buffer(page) for page in pages])
+        return self._save(names, pages)
 
-    def _fill(self, names: list[bytes], buffers: list[Any]) -> list[bool]:
-        """Read objects that are as long as their buffers."""
+    def _fill(self, names: list[bytes], buffers: list[Any], sizes: list[int]) -> list[bool]:
+        """Read objects that are as long as their buffers, which requests in progress keep."""
         lengths = _engine.each(
             self.store,
             lambda queue: queue.submit_get_into(names, buffers),
             self._trouble,
             "reading pages",
         )
-        return _engine.are_all(lengths, [len(buffer) for buffer in buffers], len(names))
+        return _engine.are_all(lengths, sizes, len(names))
 
     def _save(self, names: list[bytes], buffers: list[Any]) -> list[bool]:
         """Store objects, but those that are there already."""

@@ -347,20 +347,21 @@ impl<'a> Session<'a> {
         Ok(PutWith { tenant, ..PutWith::default() })
     }
 
-    /// Checks that a client may name this tenant: that it is there, or that there are few.
+    /// Checks that a client may name this tenant: that it has something, or that few have. One that was named before and
+    /// has nothing is as good as new, or clients would name many at first and use them all later.
     fn check_tenant(&self, name: &str) -> Result<(), (Code, String)> {
         let tenants = self.common.store.tenants().wait();
         let tenants = tenants.map_err(|why| (Code::Failed, why.to_string()))?;
         let most = self.common.options.tenants_max;
         let named = tenants.iter().filter(|tenant| !tenant.name.is_empty());
-        // Those that have nothing make room for others.
-        let used = named.filter(|it| it.objects > 0 || it.quota.is_some()).count();
-        if used < most || tenants.iter().any(|tenant| &*tenant.name == name) {
+        let used: Vec<_> =
+            named.filter(|tenant| tenant.objects > 0 || tenant.quota.is_some()).collect();
+        if used.len() < most || used.iter().any(|tenant| &*tenant.name == name) {
             return Ok(());
         }
         let why = format!(
             "too many tenants for another: clients bring in new ones while there are fewer than {most}; raise the \
-             server's --tenants, or end it and run 'adit kv tenant TARGET {name} --no-quota'"
+             server's --tenants, or end it and give this one a quota by 'adit kv tenant TARGET {name} --quota SIZE'"
         );
         Err((Code::Limit, why))
     }

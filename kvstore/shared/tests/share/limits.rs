@@ -9,7 +9,7 @@ use adit_kvshare::wire::{Ask, Code};
 use adit_kvshare::{Client, ClientOptions, Error, Event, Options};
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::Condition;
-use adit_kvstore::{Key, Version};
+use adit_kvstore::{Key, Quota, Version, WhenReached};
 
 use crate::raw::Raw;
 use crate::rig::{PATIENCE, Rig, data, key};
@@ -172,7 +172,7 @@ fn clients_bring_in_so_many_tenants_and_the_operator_the_others() {
     }
     let refused = tenant(&rig, "c").expect_err("there are two");
     assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
-    for part in ["--tenants", "adit kv tenant TARGET c --no-quota"] {
+    for part in ["--tenants", "adit kv tenant TARGET c --quota SIZE"] {
         assert!(refused.to_string().contains(part), "{refused}");
     }
     let tells =
@@ -180,11 +180,16 @@ fn clients_bring_in_so_many_tenants_and_the_operator_the_others() {
     rig.until("it is told why", |_| rig.events.lock().expect("events").iter().any(tells));
     assert_eq!(rig.counts().clients_turned_away, 0, "there was a place for it");
     rig.client().put(key(12), b"x").wait().expect("the default tenant is always there");
-    rig.store.tenant("c").wait().expect("the operator's");
+    tenant(&rig, "empty-0").expect_err("it was named before, and has nothing");
+    let operators = rig.store.tenant("c").wait().expect("made");
+    let quota = Quota { bytes: 1 << 20, when_reached: WhenReached::Refuse };
+    rig.store.set_quota(&operators, Some(quota)).wait().expect("the operator's");
     let client = tenant(&rig, "c").expect("it is there");
     // Objects that go make room.
-    assert!(client.delete(key(10)).wait().expect("deleted"));
-    tenant(&rig, "d").expect("'a' has nothing any more");
+    for number in [1, 10, 11] {
+        assert!(client.delete(key(number)).wait().expect("deleted"));
+    }
+    tenant(&rig, "d").expect("'a' and 'b' have nothing any more");
 }
 
 /// Returns a layout of blocks without padding, of 16 tokens or a multiple.

@@ -214,12 +214,18 @@ fn a_store_on_several_devices_takes_them_in_their_order_only() {
     fail(&["kv", "ls", &a, &other], 1, "c.img");
 }
 
+/// Leaves a file to its owner, as a store's is: `adit` would say that it does so.
+fn close(path: &Path) {
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("its owner may");
+}
+
 #[test]
 fn what_is_no_store_is_refused_and_named() {
     let scratch = Scratch::new("foreign");
     let target = scratch.target("a.img");
     fail(&["kv", "ls", &target], 1, "a.img");
     let file = fs::File::create(scratch.path("a.img")).expect("a file");
+    close(&scratch.path("a.img"));
     file.set_len(64 << 20).expect("sparse");
     for command in ["ls", "check", "stat", "info", "scrub"] {
         fail(&["kv", command, &target], 1, "adit kv format");
@@ -284,6 +290,7 @@ fn a_file_that_is_refused_stays_as_long_as_it_was() {
     let scratch = Scratch::new("refused");
     let target = scratch.target("a.img");
     fs::write(scratch.path("a.img"), noise(300_000)).expect("there is room");
+    close(&scratch.path("a.img"));
     fail(&["kv", "format", &target, "--size", "64m"], 1, "--force");
     assert_eq!(fs::metadata(scratch.path("a.img")).expect("there").len(), 300_000);
     succeed(&["kv", "format", &target, "--size", "64m", "--force"]);

@@ -26,6 +26,8 @@ use crate::raw::{
 
 /// The most silent connections of one attacker.
 const SILENT_MAX: usize = 40;
+/// The largest object that it reserves room for.
+const PIECE_MAX: u64 = 256 << 10;
 /// Bytes of the memory that it puts from.
 const REGION: u64 = 1 << 20;
 const KEYS: u64 = 400;
@@ -45,6 +47,8 @@ pub(crate) struct Attacks<'a> {
     silent: VecDeque<UnixStream>,
     /// A client that the server took, and its memory if it shares some.
     client: Option<(Raw, Option<u32>)>,
+    /// Bytes of the objects that it reserves room for.
+    piece: u64,
     count: u64,
 }
 
@@ -76,8 +80,8 @@ fn is_hung_up(stream: &UnixStream) -> bool {
 
 impl<'a> Attacks<'a> {
     pub(crate) fn new(socket: &'a Path, random: Random, attack: Attack) -> Attacks<'a> {
-        let (silent, client, count) = (VecDeque::new(), None, 0);
-        Attacks { socket, random, attack, silent, client, count }
+        let (silent, client, piece, count) = (VecDeque::new(), None, PIECE_MAX, 0);
+        Attacks { socket, random, attack, silent, client, piece, count }
     }
 
     /// Attacks until `ends`; returns how often.
@@ -289,7 +293,7 @@ impl<'a> Attacks<'a> {
         raw.push_all(entries);
         // Its counter may be full, which is its own fault.
         let _ = raw.server_bell.write(1);
-        if !self.random.one_in(30) {
+        if self.attack == Attack::Everything && !self.random.one_in(30) {
             self.pause();
         }
     }
@@ -356,20 +360,26 @@ impl<'a> Attacks<'a> {
     fn reserve_all(&mut self) {
         if self.client.is_none() {
             self.greet();
+            self.piece = PIECE_MAX;
         }
-        // Those that wait for room have no answer yet; with more of them it would be left.
         let Some((raw, _)) = &mut self.client else { return };
+        // Those that wait for room have no answer yet; with more of them it would be left.
         if raw.answers() != raw.tail {
             if is_hung_up(&raw.stream) {
                 self.client = None;
             }
             return std::thread::sleep(Duration::from_millis(1));
         }
-        raw.skip();
-        let condition = Condition::Always;
+        let answered = raw.tail - raw.head;
+        let refused = (0..answered).filter(|_| Code::of(raw.take().code) != Code::Done).count();
+        if refused as u64 == DEPTH {
+            // What is left is in smaller pieces, or is the share of one client.
+            self.piece = (self.piece / 2).max(PAGE);
+        }
+        let (condition, bytes) = (Condition::Always, self.piece);
         let entries: Vec<Entry> = (0..DEPTH)
             .map(|tag| {
-                let (key, bytes) = (self.some_key(), 256 << 10);
+                let key = self.some_key();
                 Entry::of(&Ask::Reserve { key, bytes, layout: 0, ttl_s: 0, condition }, tag)
             })
             .collect();

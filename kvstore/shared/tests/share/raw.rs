@@ -33,7 +33,7 @@ pub(crate) struct Raw {
     pub(crate) bell: EventFd,
     pub(crate) server_bell: EventFd,
     pub(crate) tail: u64,
-    head: u64,
+    pub(crate) head: u64,
 }
 
 /// A memory file that is mapped, as one must be to be shared. Its bytes are reached as a debugger reaches them, which

@@ -264,7 +264,12 @@ const REFUSED: Case = Case {
                 "adit setup bind 0000:00:18.0",
                 "adit setup restore; adit setup bind 0000:00:18.0 || echo second refused"
             ),
-            &["another 'adit setup' (pid ", "is running", "second refused", "is bound to vfio-pci"],
+            &[
+                "another 'adit setup' (process ",
+                "is running",
+                "second refused",
+                "is bound to vfio-pci",
+            ],
         ),
         good("adit setup unbind --all", &["is back: driver nvme, nvme0n1"]),
         good(

@@ -12,7 +12,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::view::unusable;
+use crate::errors::unusable;
 
 /// The version that is asked for, and the only major one that is understood.
 const VERSION: (u32, u32) = (1, 1);

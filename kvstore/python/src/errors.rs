@@ -136,3 +136,8 @@ fn failure_class(failure: &Failure) -> &'static str {
         | Failure::Undefined(_) => "InvalidError",
     }
 }
+
+/// Refuses a buffer.
+pub(crate) fn unusable(py: Python<'_>, why: &str) -> PyErr {
+    named(py, "BadBufferError", &format!("the buffer cannot be used: {why}"))
+}

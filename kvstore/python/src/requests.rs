@@ -17,7 +17,6 @@ use crate::job::{self, Answered, Job, Look, fill};
 use crate::lending::Loan;
 use crate::link::Link;
 use crate::view::View;
-use crate::waiting;
 
 /// What makes requests of a store, wherever that is.
 pub(crate) trait Requests {
@@ -77,6 +76,18 @@ pub(crate) trait Asked: Future + Sized + Unpin {
     /// # Errors
     /// Itself if it is not answered by then.
     fn wait_timeout(self, at_most: Duration) -> Result<Self::Output, Self>;
+}
+
+/// Waits for at most `at_most`, and no longer than a request's own patience.
+///
+/// # Errors
+/// The request if it is not answered by then.
+pub(crate) fn wait_for<P: Asked>(pending: P, at_most: Duration) -> Result<P::Output, P> {
+    match pending.patience() {
+        // It answers that it was too late.
+        Duration::ZERO => Ok(pending.wait()),
+        patience => pending.wait_timeout(at_most.min(patience)),
+    }
 }
 
 /// A way to a store, and the types that it has for the same things.
@@ -292,7 +303,7 @@ fn land<P: Asked>(
 ) -> Option<Answered> {
     const ONCE: &str = "a request is answered once";
     let answer = match how {
-        Look::Wait(at_most) => match waiting::wait_for(place.take().expect(ONCE), at_most) {
+        Look::Wait(at_most) => match wait_for(place.take().expect(ONCE), at_most) {
             Ok(answer) => answer,
             Err(pending) => {
                 *place = Some(pending);

@@ -7,7 +7,7 @@ use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
-use crate::view::unusable;
+use crate::errors::unusable;
 
 /// Returns the address and the length of a tensor's bytes, or `None` if the object is no tensor of torch's.
 ///

@@ -102,7 +102,7 @@ impl View {
         }
         // NumPy says ValueError for what is not contiguous or read-only.
         if is_refused || why.is_instance_of::<PyValueError>(py) {
-            return Err(unusable(py, &format!("{}; {fix}", why.value(py))));
+            return Err(errors::unusable(py, &format!("{}; {fix}", why.value(py))));
         }
         Err(why)
     }
@@ -253,7 +253,7 @@ impl Buffer {
         if has_addresses {
             let text = "its items are Python objects or pointers, whose addresses mean nothing outside this process; \
                         convert them to numbers or bytes";
-            return Err(unusable(py, text));
+            return Err(errors::unusable(py, text));
         }
         let (start, len) = (self.0.buf.cast(), self.0.len.unsigned_abs());
         let is_writable = self.0.readonly == 0;
@@ -283,9 +283,4 @@ fn has_addresses(format: &[u8]) -> bool {
         b'Z' => !matches!(format.get(at + 1), Some(b'e' | b'f' | b'd' | b'g')),
         _ => false,
     })
-}
-
-/// Refuses a buffer.
-pub(crate) fn unusable(py: Python<'_>, why: &str) -> PyErr {
-    errors::named(py, "BadBufferError", &format!("the buffer cannot be used: {why}"))
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use pyo3::prelude::*;
 
 use crate::job::Job;
-use crate::requests::Asked;
+use crate::requests::{Asked, wait_for};
 
 /// How long to wait before handlers run.
 pub(crate) const TURN: Duration = Duration::from_millis(100);
@@ -35,18 +35,6 @@ where
                 waited = py.detach(|| wait_for(pending, TURN));
             }
         }
-    }
-}
-
-/// Waits for at most `at_most`, and no longer than a request's own patience.
-///
-/// # Errors
-/// The request if it is not answered by then.
-pub(crate) fn wait_for<P: Asked>(pending: P, at_most: Duration) -> Result<P::Output, P> {
-    match pending.patience() {
-        // It answers that it was too late.
-        Duration::ZERO => Ok(pending.wait()),
-        patience => pending.wait_timeout(at_most.min(patience)),
     }
 }
 

@@ -126,7 +126,7 @@ impl<'a> SharedBytes<'a> {
     /// Returns a copy.
     pub fn to_vec(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
-        // SAFETY: this run is readable; the new memory has room for as much and is nobody else's. All of it is written
+        // SAFETY: this run is readable; the new memory has room for as much and belongs to no one else. All of it is written
         // before it counts.
         unsafe {
             copy(self.as_ptr(), bytes.as_mut_ptr(), self.len);

@@ -28,7 +28,7 @@ pub fn seal_length(file: &File) -> bool {
         || fcntl(file, FcntlArg::F_ADD_SEALS(shrink)).is_ok()
 }
 
-/// Seals `file` so that no page can be taken out of it: whoever has it mapped for writing keeps that, but it can be
+/// Seals `file` so that no page can be taken out of it: a process that has it mapped for writing keeps that, but it can be
 /// neither written by `write` nor mapped for writing anew, nor can holes be punched in it. Returns false if it is not
 /// and cannot be sealed so (before Linux 5.1).
 #[cfg(feature = "serve")]

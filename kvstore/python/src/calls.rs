@@ -343,7 +343,7 @@ impl Calls {
     /// int
     ///     The next cursor. There may be more unless it is ``cursor``, also if there are no keys.
     /// bool
-    ///     Whether there were others before these that nobody kept: ask with ``exists_many`` for the objects that you
+    ///     Whether there were others before these that were not kept: ask with ``exists_many`` for the objects that you
     ///     know of. It is so for who is some 4 MiB of keys behind, whose cursor is from before the store was opened, and
     ///     after a device failed.
     #[pyo3(signature = (cursor=None, *, prefix=None))]

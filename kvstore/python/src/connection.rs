@@ -224,7 +224,7 @@ fn connect_again(connection: &Weak<Connection>, way: &Way, mut wait: Duration) {
     }
 }
 
-/// Logs why there is no connection, unless no server runs, or that was told before.
+/// Logs why there is no connection, unless no server runs, or the log says it already.
 fn tell(why: &Error, told: &mut String) {
     let runs = match why {
         Error::System { why, .. } => {

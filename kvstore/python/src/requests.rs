@@ -259,7 +259,7 @@ impl<W: Way> Flight<W> {
             Flight::Copy(pending, view) => land(pending, how, |answer| {
                 let view = view.take().expect("the view is there until the answer");
                 let value = match answer {
-                    // Whoever polls has a loop to go on with: the copy is made in turns.
+                    // A caller that polls has a loop to go on with: the copy is made in turns.
                     Ok(Some(value)) if matches!(how, Look::Poll(_)) => match W::kept(value) {
                         Ok(value) => return Answered::Copy(value, view),
                         Err(value) => Ok(Some(value)),

@@ -159,7 +159,7 @@ def test_what_goes_is_told_once(either: adit.Store | adit.Client) -> None:
         select.select([queue.event_fd()], [], [], 30)
         ((landed, ((keys, end, missed),), failure),) = queue.drain()
     assert (landed, sorted(keys), end, missed, failure) == (number, [b"a/1", b"a/2", b"b/1"], later, False, None)
-    # A position of another opening, or of nobody.
+    # A position of another opening, or of none.
     assert either.removals(7)[2] and not either.removals(later)[2]
 
 

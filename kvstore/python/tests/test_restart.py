@@ -239,7 +239,7 @@ def test_memory_of_a_lost_server_is_copied_and_new_memory_is_not(
     server.restart(signal.SIGTERM)
     until(lambda: is_there(lambda: client.get("none")))
     until(lambda: count(caplog, BACK) == 4)
-    assert count(caplog, COPIED) == 3, "what is copied already is told of once"
+    assert count(caplog, COPIED) == 3, "a loss is logged once"
     mapped = client.stats()["mapped_bytes_now"]
     new = shared(client, 8)
     assert client.stats()["mapped_bytes_now"] > mapped

@@ -36,7 +36,7 @@ class Told:
             keys = set(event.keys)
             assert len(keys) == len(event.keys) > 0
             if event.removed:
-                assert keys <= self.blocks, "only what was told of is removed"
+                assert keys <= self.blocks, "only what was announced is removed"
                 self.blocks -= keys
             else:
                 assert not keys & self.blocks, "told once"

@@ -4,7 +4,7 @@
 //! that is replaced has not gone. A reader has a position in the log and reads from there on: it learns of each removal
 //! once, or that it missed some, and then asks for the objects that it knows of.
 //!
-//! The log begins with its first reader, and ends when nobody has read what it has to drop: without a reader a removal
+//! The log begins with its first reader, and ends when no reader has read what it has to drop: without a reader a removal
 //! costs one load. Positions begin at a random number, so that a position in the log of another opening is one whose
 //! reader missed some.
 
@@ -80,7 +80,7 @@ impl Removals {
         let mut log = self.lock();
         log.push(key);
         if log.begin() > log.read_end {
-            // Whoever read it has missed some by now.
+            // Its readers have missed some by now.
             self.0.has_readers.store(false, Ordering::Relaxed);
             log.clear();
         }

@@ -2,7 +2,7 @@
 //!
 //! A tenant has a name and a number, to which its objects on the media refer. Numbers are assigned in order; adding the
 //! same names in the same order yields the same numbers. Once all are in use, that of a tenant without objects and
-//! without a quota, which nobody holds ([`Hold`]), is given to the next. Number 0 is the default tenant: it has no name
+//! without a quota, which has no holder ([`Hold`]), is given to the next. Number 0 is the default tenant: it has no name
 //! and no quota, and always exists.
 //!
 //! A quota is the store's: a [`Ledger`] sums up what a tenant has in all shards. [`Tenants`] are those of one shard,

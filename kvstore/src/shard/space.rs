@@ -122,13 +122,13 @@ impl Spaces {
         LayoutId(self.layouts.len() as u8)
     }
 
-    /// Returns a layout that has no objects and that nobody uses.
+    /// Returns a layout that has neither objects nor a holder.
     pub(super) fn free_layout(&self) -> Option<LayoutId> {
         let free = (0..self.layouts.len()).find(|at| !self.is_used(*at));
         free.map(|at| LayoutId((at + 1) as u8))
     }
 
-    /// Returns the layouts that have objects or that somebody uses.
+    /// Returns the layouts that have objects or a holder.
     pub(super) fn used_layouts(&self) -> impl Iterator<Item = &Layout> {
         let all = self.layouts.iter().enumerate();
         all.filter(|(at, _)| self.is_used(*at)).map(|(_, layout)| layout)

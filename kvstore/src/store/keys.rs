@@ -145,11 +145,11 @@ impl Store {
     /// that were evicted, expired, deleted or lost to damage; one that was replaced is there. Begin without a position, which
     /// tells of none, and go on at [`Removed::next`].
     ///
-    /// Each removal is told once, after it happened. The store keeps the latest, some 4 MiB of keys, while somebody reads
-    /// them: who falls behind that, or comes with a position from before the store was opened, or had objects on a device
-    /// that failed, learns that there were more ([`Removed::missed_some`]) and asks which of the objects that it knows of
-    /// are there ([`Store::exists_many`]). A call looks at 4096 removals at most, so there may be more though it tells of
-    /// none: that is so unless `next` is `from`.
+    /// Each removal comes once, after it happened. The store keeps the latest, some 4 MiB of keys, while there is a
+    /// reader. One that falls behind that, comes with a position from before the store was opened, or had objects on a
+    /// device that failed, learns that there were more ([`Removed::missed_some`]) and asks which of the objects that it
+    /// knows of are there ([`Store::exists_many`]). A call looks at 4096 removals at most, so there may be more though it
+    /// names none: that is so unless `next` is `from`.
     pub fn removals(&self, prefix: &[u8], from: Option<u64>, limit: usize) -> Pending<Removed> {
         let (reply, pending) = self.core.pair();
         reply.send(Ok(self.core.removals.read(prefix, from, limit)));

@@ -55,7 +55,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "SIZE", value_parser = units::block_bytes, default_value = "256G")]
     memory_all: u64,
 
-    /// The most clients at a time; others are told that there are too many
+    /// The most clients at a time; others get the answer that there are too many
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1024), default_value_t = 64)]
     clients: u64,
 

@@ -58,7 +58,10 @@ impl StoreWorld {
             // A device that fails takes all of its objects.
             let is_owed = was.is_some_and(|was| !shard.has_failed(was.device));
             if is_owed && now.is_none() && times == 0 && !missed_some {
-                violated(1, format_args!("{} went, and nobody was told", self.model.key(key)));
+                violated(
+                    1,
+                    format_args!("{} went, and the log does not say so", self.model.key(key)),
+                );
             }
             self.account.there.extend(now.map(|info| (key, info)));
         }

@@ -23,10 +23,10 @@ KEYS_MAX = 1024
 
 
 class Announced:
-    """Keys that are told of when the store has them, and again when it has them no more.
+    """Keys that are announced when the store has them, and withdrawn when it no longer has them.
 
-    The store says which objects went, and the keys among them are asked for before they are told of: one that has an
-    object again is told of nothing. If the store says that there were more, all keys are asked for, some in each step.
+    The store says which objects went, and the keys among them are asked for before they are withdrawn: one that has an
+    object again stays. If the store says that there were more, all keys are asked for, some in each step.
     Nothing waits; at most one question of each kind is on its way.
 
     Parameters
@@ -36,7 +36,7 @@ class Announced:
     space : bytes
         What the objects' names begin with; the rest is the key.
     storing : collection of bytes
-        Keys whose objects are being stored, which are told of at the end of that.
+        Keys whose objects are being stored, which are announced at the end of that.
     trouble : Trouble
     """
 

@@ -94,7 +94,7 @@ class AditAdapter(L2AdapterInterface):
         self._ends: dict[int, _End] = {}
         self._lock = threading.Lock()
         self._number = 0
-        # The bytes of each block that LMCache was told of, until it is told that the block is gone.
+        # The bytes of each block that LMCache counts, until it hears that the block is gone.
         self._sizes: dict[Any, int] = {}
         self._is_closed = False
         self._closing = _eventfd()

@@ -57,7 +57,7 @@ impl Control {
     }
 
     /// Takes a region back from the server. Never waits: while the server does not read or another thread waits for an
-    /// answer, the server is told later.
+    /// answer, the server hears of it later.
     fn take_back(&self, number: u64) {
         self.dropped().push(number);
         self.tell();

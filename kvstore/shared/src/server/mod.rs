@@ -48,7 +48,7 @@ const TELL_EVERY: Duration = Duration::from_secs(1);
 pub struct Options {
     /// The permissions of the socket. Default 0600: this user's processes.
     pub mode: u32,
-    /// The most clients at a time; others are told that there are too many. Default 64.
+    /// The most clients at a time; others get the answer that there are too many. Default 64.
     pub clients_max: u64,
     /// The most bytes of memory that a client may share. Default 16 GiB.
     pub client_bytes_max: u64,
@@ -104,7 +104,7 @@ pub enum Event {
         /// Whether it was disconnected for breaking a rule.
         is_expelled: bool,
     },
-    /// Connections were turned away, which is told once a second at most: there were too many clients, or too many
+    /// Connections were turned away, reported once a second at most: there were too many clients, or too many
     /// connections that did not greet.
     TurnedAway {
         /// How many, since the last of these events.

@@ -151,7 +151,7 @@ fn message(stream: &UnixStream) -> (Message, Vec<File>) {
     (message, files)
 }
 
-/// Writes one, then the other to the beginning of a file, until nobody else has `goes_on`.
+/// Writes one, then the other to the beginning of a file, until no one else has `goes_on`.
 fn flicker(file: &File, [one, other]: [&[u8]; 2], goes_on: &Weak<()>) {
     while goes_on.strong_count() > 0 {
         file.write_all_at(one, 0).expect("written");

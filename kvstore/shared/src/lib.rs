@@ -49,7 +49,7 @@
 //! |---|---|
 //! | `wire` | messages, requests and answers, byte by byte |
 //! | `ring` | the rings, and who sleeps |
-//! | `memory` | memory files that both sides map, as rings, as the store's memory and as spans |
+//! | `memory` | a client's memory files, as rings and as spans; the server's half is `server::mapped` |
 //! | `mapping` | how they are mapped, on large pages |
 //! | `pieces` | which bytes of a region are idle |
 //! | `socket` | messages and files over the socket |

@@ -12,6 +12,7 @@
 
 mod counts;
 mod desk;
+mod mapped;
 mod outcome;
 mod page;
 mod session;

@@ -22,11 +22,11 @@ use zerocopy::IntoBytes;
 
 use super::counts::Counts;
 use super::desk::{Desk, Shares};
+use super::mapped::{self, Allowance};
 use super::outcome::refusal;
 use super::taking::{Link, Taking};
 use super::waiting::Waiting;
 use super::{Event, Options};
-use crate::memory::{self, Allowance};
 use crate::ring::{self, Rings};
 use crate::socket::{Incoming, Peer};
 use crate::wire::{Code, GREETING_FILES, Matter, Message, VERSION, layout_of};
@@ -298,7 +298,7 @@ impl<'a> Session<'a> {
                 return Err(refusal);
             }
         };
-        let memory = memory::rings(&rings, ring::bytes(depth), &self.allowance);
+        let memory = mapped::rings(&rings, ring::bytes(depth), &self.allowance);
         close_elsewhere(rings);
         let memory = memory.map_err(|(code, why)| (code, format!("the rings' memory: {why}")))?;
         let failed = |why: std::io::Error| (Code::Failed, format!("the server: {why}"));
@@ -387,7 +387,7 @@ impl<'a> Session<'a> {
         let Some(Greeted { desk, .. }) = &self.greeted else {
             unreachable!("checked by the caller")
         };
-        let memory = memory::dma(file, bytes, &self.allowance)?;
+        let memory = mapped::dma(file, bytes, &self.allowance)?;
         let buffer = self.common.store.register(memory);
         let buffer = buffer.map_err(|why| refusal(&why))?;
         let number = desk.add_region(buffer);

@@ -94,7 +94,7 @@ class AditAdapter(L2AdapterInterface):
         self._ends: dict[int, _End] = {}
         self._lock = threading.Lock()
         self._number = 0
-        # The bytes of each block that LMCache counts, until it hears that the block is gone.
+        # The bytes that LMCache counts of each block that it knows as stored, until it hears that the block is gone.
         self._sizes: dict[Any, int] = {}
         self._is_closed = False
         self._closing = _eventfd()
@@ -186,14 +186,19 @@ class AditAdapter(L2AdapterInterface):
         """Remove blocks, and tell LMCache so, also of those that the store has evicted: else it removes them for ever."""
         keys = list(dict.fromkeys(keys))
         try:
-            self.store.delete_many(self._names(keys))
+            were_there = self.store.delete_many(self._names(keys))
         except Error as why:
             self._trouble.log("removing blocks", why)
             return
         with self._lock:
-            sizes = [self._sizes.pop(key, 0) for key in keys]
-        if keys:
-            self._notify_keys_deleted(keys, sizes)
+            sizes = [self._sizes.pop(key, None) for key in keys]
+        gone = {
+            key: size or 0
+            for key, was_there, size in zip(keys, were_there, sizes)
+            if was_there or size is not None
+        }
+        if gone:
+            self._notify_keys_deleted(list(gone), list(gone.values()))
 
     def list_l2_keys(
         self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None

@@ -149,11 +149,10 @@ def test_what_was_looked_up_is_not_evicted_until_it_is_unlocked(make: Make) -> N
 
 
 def fill(adapter: Any) -> None:
-    """Store more than the store has room for."""
+    """Store more than the store has room for, in each of its shards."""
     row = bytes(1 << 20)
-    for _ in range(2):
-        for number in range(140):
-            adapter.store.put(f"other {number}", row)
+    for number in range(280):
+        adapter.store.put(f"other {number}", row)
 
 
 @anywhere

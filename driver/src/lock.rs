@@ -141,7 +141,7 @@ impl LockFile {
 
 impl NotTaken {
     /// Returns whether the file system has no locks.
-    pub(crate) fn is_without_locks(&self) -> bool {
+    pub fn is_without_locks(&self) -> bool {
         let NotTaken::System(why) = self else { return false };
         matches!(why.raw_os_error(), Some(libc::ENOLCK | libc::EOPNOTSUPP | libc::ENOSYS))
     }

@@ -125,7 +125,7 @@ impl LockFile {
             let file = open(path)?;
             lock(&file).inspect_err(|why| {
                 if matches!(why, NotTaken::System(_)) {
-                    // It is nobody's lock.
+                    // It locks nothing.
                     let _ = fs::remove_file(path);
                 }
             })?;

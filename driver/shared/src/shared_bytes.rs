@@ -126,8 +126,8 @@ impl<'a> SharedBytes<'a> {
     /// Returns a copy.
     pub fn to_vec(self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len);
-        // SAFETY: this run is readable; the new memory has room for as much and belongs to no one else. All of it is written
-        // before it counts.
+        // SAFETY: this run is readable; the new memory has room for as much and belongs to no one else. All of it is
+        // written before it counts.
         unsafe {
             copy(self.as_ptr(), bytes.as_mut_ptr(), self.len);
             bytes.set_len(self.len);

@@ -202,7 +202,7 @@ def test_where_the_blocks_are_is_what_the_configuration_says(make: Make) -> None
 
 
 @anywhere
-def test_blocks_are_counted_once_and_no_more_than_there_are(make: Make) -> None:
+def test_blocks_are_counted_once_and_no_more_than_there_are(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     adapter, rows = make(max_capacity_gb=0.5), noise(4, 1 << 20)
     usage = adapter.get_usage()
     assert (usage.total_bytes_used, usage.total_capacity_bytes) == (0, 512 << 20)
@@ -212,14 +212,53 @@ def test_blocks_are_counted_once_and_no_more_than_there_are(make: Make) -> None:
     assert adapter.told[-1] == ("deleted", KEYS[:2]), "the third was never there"
     assert adapter.get_usage().total_bytes_used == 2 << 20
     # What the store has evicted is gone for LMCache once it removes it, with its bytes, and counted once if it comes again.
+    monkeypatch.setattr(adapter, "_ask_for_oldest", lambda _: None)
     adapter.store.delete_many(adapter._names(KEYS[2:4]))
     assert store(adapter, KEYS[2:3], rows[2:3]) == 1 << 20
     assert adapter._used == 2 << 20
     adapter.delete([KEYS[3], KEYS[3]])
     assert adapter.told[-1] == ("deleted", KEYS[3:4]) and adapter._used == 1 << 20
-    # What the store evicts by itself, LMCache does not hear of.
+    # LMCache hears later of what the store evicts by itself.
     adapter._notify_keys_stored(KEYS, [1 << 30] * len(KEYS))
     assert adapter.get_usage().total_bytes_used == adapter.store.stats()["used_bytes"]
+
+
+@anywhere
+def test_lmcache_hears_of_what_the_store_has_evicted(make: Make) -> None:
+    adapter, rows = make(), noise(64, 1 << 20)
+    for batch in range(16):
+        keys = [ObjectKey(number.to_bytes(32, "big"), "evicted") for number in range(64 * batch, 64 * batch + 64)]
+        assert store(adapter, keys, rows) == 64 << 20
+        assert store(adapter, keys[:8], rows[:8]) >= 0
+    until(lambda: not adapter._ends)
+    stored = {key for what, keys in adapter.told if what == "stored" for key in keys}
+    gone = [key for what, keys in adapter.told if what == "deleted" for key in keys]
+    there = {key for key, is_there in zip(stored, adapter.store.exists_many(adapter._names(list(stored)))) if is_there}
+    assert len(stored) == 1024 and there and there <= set(adapter._known)
+    assert len(gone) == len(set(gone)) and set(adapter._known) == stored - set(gone)
+    assert adapter._used == len(adapter._known) << 20, "with its bytes"
+    assert len(adapter._known) < 4 * len(there), "some more than the store has"
+
+
+@anywhere
+def test_a_block_that_comes_again_while_it_is_asked_for_stays(make: Make) -> None:
+    adapter, rows = make(), noise(1, 4096)
+    store(adapter, KEYS[:1], rows)
+    until(lambda: not adapter._ends)
+    adapter.store.delete_many(adapter._names(KEYS[:1]))
+    ends: list[Any] = []
+    adapter._begin = lambda end, *_: ends.append(end)
+    adapter._ask_for_oldest(2)
+    del adapter._begin
+    store(adapter, KEYS[:1], rows)
+    (end,) = ends
+    end(True, [False])
+    assert list(adapter._known) == KEYS[:1] and "deleted" not in dict(adapter.told)
+    end(False, [False])
+    adapter.store.delete_many(adapter._names(KEYS[:1]))
+    adapter._ask_for_oldest(2)
+    until(lambda: adapter.told[-1] == ("deleted", KEYS[:1]))
+    assert not adapter._known and adapter._used == 0
 
 
 @anywhere

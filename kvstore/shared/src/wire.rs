@@ -1,8 +1,8 @@
 //! What client and server say to each other: messages on the socket, entries in the rings.
 //!
 //! The socket carries [`Message`]s of one length, each answered by one: the greeting, memory to share, layouts,
-//! counters. Only memory taken back has no answer. All else goes through the rings: a [`Entry`] asks, a [`Done`] answers. Numbers are in the byte order of the
-//! machine, as both sides run on it.
+//! counters. Only memory taken back has no answer. All else goes through the rings: a [`Entry`] asks, a [`Done`] answers.
+//! Numbers are in the byte order of the machine, as both sides run on it.
 //!
 //! Every value of every field is a value of its type, so that reading one cannot go wrong. [`Ask::of`] says which
 //! entries mean something; the server checks the rest (regions, offsets, lengths) against what it has.

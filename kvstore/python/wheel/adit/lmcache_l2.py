@@ -10,6 +10,7 @@ store behind ``native_plugin`` for remote; this one is local, unless the adapter
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 import select
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
 
     # Takes what a batch of the connector has ended with: whether all of it succeeded, and the result for each key.
     _End = Callable[[bool, list[bool]], None]
+
+
+# Blocks that the store is asked for with each one that it stored.
+CHECKED = 2
 
 
 class _Done:
@@ -94,8 +99,9 @@ class AditAdapter(L2AdapterInterface):
         self._ends: dict[int, _End] = {}
         self._lock = threading.Lock()
         self._number = 0
-        # The bytes that LMCache counts of each block that it knows as stored, until it hears that the block is gone.
-        self._sizes: dict[Any, int] = {}
+        # The bytes that LMCache counts of each block that it knows as stored, and the task that stored it last, until
+        # it hears that the block is gone. Those that were not asked for lately come first.
+        self._known: dict[Any, tuple[int, int]] = {}
         self._is_closed = False
         self._closing = _eventfd()
         self._thread = threading.Thread(target=self._run, name="adit-lmcache", daemon=True)
@@ -130,7 +136,8 @@ class AditAdapter(L2AdapterInterface):
                 new = [0 if is_there else view.nbytes for is_there, view in zip(are_there, views)]
                 try:
                     if is_good:
-                        self._notify_keys_stored(keys, self._counted(keys, new))
+                        self._notify_keys_stored(keys, self._counted(keys, new, number))
+                        self._ask_for_oldest(CHECKED * len(keys))
                 finally:
                     self._stored.add(number, L2StoreResult(is_good, sum(new)))
 
@@ -183,7 +190,7 @@ class AditAdapter(L2AdapterInterface):
         return self._loaded.take(task_id)
 
     def delete(self, keys: list[Any]) -> None:
-        """Remove blocks, and tell LMCache so, also of those that the store has evicted: else it removes them for ever."""
+        """Remove blocks, and tell LMCache so, also of those that the store has evicted: else it asks for ever."""
         keys = list(dict.fromkeys(keys))
         try:
             were_there = self.store.delete_many(self._names(keys))
@@ -191,14 +198,12 @@ class AditAdapter(L2AdapterInterface):
             self._trouble.log("removing blocks", why)
             return
         with self._lock:
-            sizes = [self._sizes.pop(key, None) for key in keys]
-        gone = {
-            key: size or 0
-            for key, was_there, size in zip(keys, were_there, sizes)
-            if was_there or size is not None
-        }
-        if gone:
-            self._notify_keys_deleted(list(gone), list(gone.values()))
+            gone = {
+                key: self._known.pop(key, (0, 0))[0]
+                for key, was_there in zip(keys, were_there)
+                if was_there or key in self._known
+            }
+        self._tell_gone(gone)
 
     def list_l2_keys(
         self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None
@@ -263,14 +268,43 @@ class AditAdapter(L2AdapterInterface):
             self._number += 1
             return self._number
 
-    def _counted(self, keys: list[Any], new: list[int]) -> list[int]:
+    def _counted(self, keys: list[Any], new: list[int], number: int) -> list[int]:
         """Return how many bytes of new blocks LMCache does not count yet: those that the store has evicted it does."""
         counted = []
         with self._lock:
             for key, nbytes in zip(keys, new):
-                counted.append(max(0, nbytes - self._sizes.get(key, 0)))
-                self._sizes[key] = self._sizes.get(key, 0) + counted[-1]
+                known, _ = self._known.pop(key, (0, 0))
+                counted.append(max(0, nbytes - known))
+                self._known[key] = known + counted[-1], number
         return counted
+
+    def _ask_for_oldest(self, count: int) -> None:
+        """Ask for so many blocks, and tell LMCache of those that the store has evicted.
+
+        Else this and LMCache would keep the keys of all blocks that there ever were. As more are asked for than stored,
+        there are some more than the store has.
+        """
+        with self._lock:
+            asked = dict(itertools.islice(self._known.items(), count))
+            for key in asked:
+                self._known[key] = self._known.pop(key)
+
+        def end(is_good: bool, are_there: list[bool]) -> None:
+            gone = {}
+            with self._lock:
+                for (key, known), is_there in zip(asked.items(), are_there):
+                    # One that was stored since is there again.
+                    if is_good and not is_there and self._known.get(key) == known:
+                        gone[key] = self._known.pop(key)[0]
+            self._tell_gone(gone)
+
+        keys = list(asked)
+        self._begin(end, len(keys), self._connector.submit_batch_exists, _texts(keys))
+
+    def _tell_gone(self, gone: dict[Any, int]) -> None:
+        """Tell LMCache of blocks that are gone, with the bytes that it counts of each."""
+        if gone:
+            self._notify_keys_deleted(list(gone), list(gone.values()))
 
     def _names(self, keys: list[Any]) -> list[bytes]:
         return self._connector.keys.of(_texts(keys))

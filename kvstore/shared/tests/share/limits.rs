@@ -139,7 +139,7 @@ fn a_client_that_is_dropped_as_it_connects_is_told_to_try_again() {
         Client::connect(&path, &ClientOptions::default())
     });
     std::fs::remove_file(&path).expect("it was there");
-    let why = dropped.expect_err("nobody serves it").to_string();
+    let why = dropped.expect_err("no server answers").to_string();
     assert!(why.contains("too many connections") && why.contains("try again"), "{why}");
 }
 
@@ -177,7 +177,7 @@ fn clients_bring_in_so_many_tenants_and_the_operator_the_others() {
     }
     let tells =
         |event: &Event| matches!(event, Event::ClientGone { why, .. } if why.contains("--tenants"));
-    rig.until("it is told why", |_| rig.events.lock().expect("events").iter().any(tells));
+    rig.until("the event says why", |_| rig.events.lock().expect("events").iter().any(tells));
     assert_eq!(rig.counts().clients_turned_away, 0, "there was a place for it");
     rig.client().put(key(12), b"x").wait().expect("the default tenant is always there");
     tenant(&rig, "empty-0").expect_err("it was named before, and has nothing");

@@ -37,7 +37,7 @@ use crate::media::checksum;
 use crate::media::journal::{FIRST_SEQUENCE, Mark};
 use crate::media::record::{Put, Record};
 use crate::model::layout::Piece;
-use crate::model::object::{LayoutId, TenantId};
+use crate::model::object::{LayoutId, TenantId, Version};
 use crate::model::options::Quota;
 use crate::model::place::{Place, UNIT_BYTES, units};
 
@@ -126,6 +126,10 @@ pub trait Rebuild {
     /// they may have been superseded in it, and no record that is left tells. A delete that follows removes its key if it lies elsewhere, too, unless it was put since; and
     /// of objects that overlap, those put since are right.
     fn lose_block(&mut self);
+
+    /// Notes that a put of this version does not count, as its data are not whole. A later opening, before which a flush
+    /// has covered its record, does not look at its data.
+    fn pass_over(&mut self, _version: Version) {}
 
     /// Removes the object with this key, wherever it lies: a record that does not count names it.
     fn drop_superseded(&mut self, key: &[u8]);
@@ -479,6 +483,8 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
                 replay.records += 1;
                 match record.expect("each was checked") {
                     Record::Put(put) if self.is_lost(&put)? => {
+                        assert!(put.is_provisional, "a put without an older object counts");
+                        self.rebuild.pass_over(put.object.version);
                         self.lost.insert(put.key.into(), put.object.place);
                     }
                     Record::Delete { key, place } if self.lost.get(key) == Some(&place) => {
@@ -495,6 +501,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
             }
         }
         assert!(replay.unflushed.is_empty(), "all were passed on");
+        assert!(self.lost.len() as u64 <= replay.records, "what is lost was read");
         Ok(())
     }
 

@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::media::record::Put;
 use crate::media::recovery::Rebuild;
 use crate::model::layout::{ENCODED_BYTES, Layout, Piece, pieces};
-use crate::model::object::{LayoutId, ObjectId, TenantId};
+use crate::model::object::{LayoutId, ObjectId, TenantId, Version};
 use crate::model::options::Quota;
 use crate::model::place::Place;
 use crate::policy::age::Ages;
@@ -30,8 +30,7 @@ impl Rebuild for Tables {
     }
 
     fn put(&mut self, put: &Put<'_>) -> Result<()> {
-        self.newest = self.newest.max(put.object.version);
-        self.replaced.put(put.object.version);
+        self.pass_over(put.object.version);
         if !self.is_possible(put) {
             self.dropped += 1;
             if let Some(id) = self.find(put.key) {
@@ -68,6 +67,12 @@ impl Rebuild for Tables {
         // Which objects were put since is known by their ids, and those that wait may still be replaced.
         self.link();
         self.renewed.lose_block();
+    }
+
+    fn pass_over(&mut self, version: Version) {
+        // The next put is younger also than one that does not count, which a later opening may enter before it.
+        self.newest = self.newest.max(version);
+        self.replaced.put(version);
     }
 
     fn drop_superseded(&mut self, key: &[u8]) {

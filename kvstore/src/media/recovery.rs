@@ -295,6 +295,14 @@ impl Recovered {
         assert!(self.blocks_behind <= blocks, "what lies behind the cut is in the ring");
         assert!(self.next_number >= FIRST_NUMBER, "checkpoints are numbered from 1");
         assert!(
+            self.reverted <= self.journal_records,
+            "what is reverted was read from the journal"
+        );
+        assert!(
+            self.checkpoint.is_some() || self.checkpoint_records == 0,
+            "what was read of a void checkpoint does not count"
+        );
+        assert!(
             !self.is_journal_void || (self.journal_records == 0 && self.void_slots == [true; 2]),
             "only what holds nothing is void"
         );
@@ -483,7 +491,6 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
                 replay.records += 1;
                 match record.expect("each was checked") {
                     Record::Put(put) if self.is_lost(&put)? => {
-                        assert!(put.is_provisional, "a put without an older object counts");
                         self.rebuild.pass_over(put.object.version);
                         self.lost.insert(put.key.into(), put.object.place);
                     }
@@ -501,7 +508,6 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
             }
         }
         assert!(replay.unflushed.is_empty(), "all were passed on");
-        assert!(self.lost.len() as u64 <= replay.records, "what is lost was read");
         Ok(())
     }
 

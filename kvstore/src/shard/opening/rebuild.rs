@@ -30,7 +30,7 @@ impl Rebuild for Tables {
     }
 
     fn put(&mut self, put: &Put<'_>) -> Result<()> {
-        self.pass_over(put.object.version);
+        self.note(put.object.version);
         if !self.is_possible(put) {
             self.dropped += 1;
             if let Some(id) = self.find(put.key) {
@@ -71,8 +71,7 @@ impl Rebuild for Tables {
 
     fn pass_over(&mut self, version: Version) {
         // The next put is younger also than one that does not count, which a later opening may enter before it.
-        self.newest = self.newest.max(version);
-        self.replaced.put(version);
+        self.note(version);
     }
 
     fn drop_superseded(&mut self, key: &[u8]) {
@@ -117,5 +116,13 @@ impl Rebuild for Tables {
             None => {}
         }
         Ok(())
+    }
+}
+
+impl Tables {
+    /// Notes the version of a put, so that those to come are younger.
+    fn note(&mut self, version: Version) {
+        self.newest = self.newest.max(version);
+        self.replaced.put(version);
     }
 }

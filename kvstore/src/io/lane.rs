@@ -2,7 +2,8 @@
 //!
 //! Every pushed command comes back exactly once as [`Finished`], with its memory. Retryable failures are sent again
 //! first, up to [`ATTEMPTS`] times in all. Once the device is out of service, nothing more is sent and everything
-//! that waits comes back failed.
+//! that waits comes back failed. What came back stays here until it is taken: taking it may cost time, which a device
+//! whose queue was refilled before does not wait for.
 
 use std::collections::VecDeque;
 
@@ -43,7 +44,7 @@ pub struct Tag {
 impl Tag {
     fn finished(self, memory: AnyBuffer, result: Result<(), Fault>) -> Finished {
         debug_assert!(self.attempts <= ATTEMPTS, "a command is sent so often at most");
-        Finished { purpose: self.purpose, memory, result }
+        Finished { purpose: self.purpose, memory, bytes: self.bytes, result }
     }
 }
 
@@ -83,8 +84,8 @@ impl Command {
             matches!(fault, Fault::Expired | Fault::Gone),
             "no device answers a command that was not sent"
         );
-        let Command { purpose, memory, .. } = self;
-        Finished { purpose, memory, result: Err(fault) }
+        let Command { purpose, memory, bytes, .. } = self;
+        Finished { purpose, memory, bytes, result: Err(fault) }
     }
 }
 
@@ -109,6 +110,8 @@ pub(crate) enum Fault {
 pub(crate) struct Finished {
     pub(crate) purpose: Purpose,
     pub(crate) memory: AnyBuffer,
+    /// Bytes that it was to move.
+    pub(crate) bytes: u64,
     pub(crate) result: Result<(), Fault>,
 }
 
@@ -164,6 +167,8 @@ pub struct Lane<Q> {
     overflow: VecDeque<Command>,
     /// Commands to send again.
     again: VecDeque<Load>,
+    /// Commands that came back, to be taken.
+    finished: VecDeque<Finished>,
     in_flight: usize,
     /// Counters; [`Lane::figures`] adds the current sizes.
     done: DeviceFigures,
@@ -203,6 +208,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             waiting: Schedule::new(limits),
             overflow: VecDeque::new(),
             again: VecDeque::new(),
+            finished: VecDeque::new(),
             in_flight: 0,
             done: DeviceFigures::default(),
             failure: None,
@@ -325,23 +331,25 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
-    /// Returns whether a command waits to be sent or sent again, or the shard has yet to handle a failure.
+    /// Returns whether a command waits to be sent, sent again or taken, or the shard has yet to handle a failure.
     pub(crate) fn has_news(&self) -> bool {
         debug_assert!(
             !self.is_failure_noted || self.failure.is_some(),
             "what is noted has happened"
         );
-        self.has_waiting() || (self.failure.is_some() && !self.is_failure_noted)
+        let is_news = self.failure.is_some() && !self.is_failure_noted;
+        self.has_waiting() || self.has_finished() || is_news
     }
 
     fn has_waiting(&self) -> bool {
         !self.waiting.is_empty() || !self.again.is_empty() || !self.overflow.is_empty()
     }
 
-    /// Returns whether nothing waits and nothing is in flight.
+    /// Returns whether nothing waits, is in flight or is to be taken.
     pub(crate) fn is_idle(&self) -> bool {
         self.assert_counted();
-        self.waiting.is_idle() && self.again.is_empty() && self.overflow.is_empty()
+        let is_taken = self.finished.is_empty();
+        is_taken && self.waiting.is_idle() && self.again.is_empty() && self.overflow.is_empty()
     }
 
     /// Asserts that what the schedule counts as in flight is that, or waits to be sent again.
@@ -376,10 +384,20 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
-    /// Appends what the device has finished to `finished`.
-    pub(crate) fn poll(&mut self, now: Time, finished: &mut Vec<Finished>) {
+    /// Returns whether a command came back that was not taken.
+    pub(crate) fn has_finished(&self) -> bool {
+        !self.finished.is_empty()
+    }
+
+    /// Takes the command that came back first.
+    pub(crate) fn take_finished(&mut self) -> Option<Finished> {
+        self.finished.pop_front()
+    }
+
+    /// Reaps what the device has finished.
+    pub(crate) fn poll(&mut self, now: Time) {
         self.assert_counted();
-        let Lane { queue, waiting, again, in_flight, done, .. } = self;
+        let Lane { queue, waiting, again, finished, in_flight, done, .. } = self;
         queue.poll(now, |completion| {
             assert!(*in_flight > 0, "only a command in flight completes");
             *in_flight -= 1;
@@ -392,16 +410,16 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
                 again.push_back((memory, tag));
             } else {
                 waiting.finished(tag.class, tag.bytes);
-                finished.push(tag.finished(memory, result));
+                finished.push_back(tag.finished(memory, result));
             }
         });
         self.note_failure();
         if self.failure.is_some() {
-            self.fail_all(now, finished);
+            self.fail_all(now);
         }
         while let Some(command) = self.waiting.expired(now) {
             debug_assert!(command.deadline <= now, "only what is overdue expires");
-            finished.push(command.finished(Fault::Expired));
+            self.finished.push_back(command.finished(Fault::Expired));
         }
         self.assert_counted();
     }
@@ -413,25 +431,24 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
     }
 
     /// Fails the commands that were not sent.
-    fn fail_all(&mut self, now: Time, finished: &mut Vec<Finished>) {
+    fn fail_all(&mut self, now: Time) {
         assert!(self.failure.is_some(), "only a device out of service fails all commands");
         for (memory, tag) in self.again.drain(..) {
             self.waiting.finished(tag.class, tag.bytes);
-            finished.push(tag.finished(memory, Err(Fault::Gone)));
+            self.finished.push_back(tag.finished(memory, Err(Fault::Gone)));
         }
         self.refill(now);
         // Commands beyond the budgets of those in flight follow when these are back.
         while let Some(start) = self.waiting.pop(now) {
             self.waiting.finished(start.class, start.bytes);
-            finished.push(start.payload.finished(Fault::Gone));
+            self.finished.push_back(start.payload.finished(Fault::Gone));
         }
         let is_held_back = self.in_flight > 0;
         debug_assert!(is_held_back || self.waiting.is_empty(), "only what is in flight holds back");
     }
 
-    /// Sends what may be sent, rings the device, and returns how many. Commands that no queue accepts go to
-    /// `finished`.
-    pub(crate) fn send(&mut self, now: Time, finished: &mut Vec<Finished>) -> usize {
+    /// Sends what may be sent, rings the device, and returns how many. Commands that no queue accepts come back.
+    pub(crate) fn send(&mut self, now: Time) -> usize {
         if !self.has_waiting() {
             return 0;
         }
@@ -454,7 +471,8 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
                         break;
                     }
                     self.waiting.finished(tag.class, tag.bytes);
-                    finished.push(tag.finished(memory, Err(Fault::Rejected(rejected.reason))));
+                    let fault = Fault::Rejected(rejected.reason);
+                    self.finished.push_back(tag.finished(memory, Err(fault)));
                     self.note_failure();
                 }
             }

@@ -475,8 +475,10 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
 
     fn turn(&mut self, device: usize, finished: &mut Vec<Finished>) {
         let now = (self.clock)();
-        self.lanes[device].send(now, finished);
-        self.lanes[device].poll(now, finished);
+        let lane = &mut self.lanes[device];
+        lane.send(now);
+        lane.poll(now);
+        finished.extend(std::iter::from_fn(|| lane.take_finished()));
     }
 
     fn error(&self, device: usize, fault: Fault) -> Error {

@@ -106,7 +106,6 @@ pub use crate::catalog::removals::{Removals, Removed};
 use crate::catalog::tenant::Tenants;
 pub use crate::catalog::tenant::{Ledger, TenantStats};
 pub(crate) use crate::io::figures::DeviceFigures;
-use crate::io::lane::Finished;
 use crate::media::record::Record;
 use crate::model::key::Key;
 use crate::model::layout::Layout;
@@ -286,7 +285,6 @@ struct Scratch {
     buffers: Vec<Buffer>,
     /// Numbers of items that became whole.
     whole: Vec<usize>,
-    finished: Vec<Finished>,
     readings: Boxes<Reading>,
     news: Boxes<NewObject>,
 }

@@ -25,11 +25,16 @@ fn is_of_medium(error: &CommandError) -> bool {
 /// Shorter runs are not worth a discard.
 const DISCARD_UNITS_MIN: u64 = 256;
 const DISCARD_UNITS_MAX: u64 = 1 << 18;
+/// A turn handles so many bytes of what a device finished, and answers, before it sends and reaps again: the callers make
+/// their next requests while the rest is handled, so that the device does not run out of commands.
+const PORTION_BYTES: u64 = 256 << 10;
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Does the pending work without waiting, and passes each answer to `done`.
     pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done<R>)) -> Turn {
-        let mut moved = self.take_finished(now);
+        // First, so that the devices work while what they finished is handled.
+        let mut moved = self.send(now);
+        moved += self.take_finished(now);
         // A command that waits in a lane may become due by the clock.
         let has_news = self.lanes.iter().any(Lane::has_news) || self.tenants.has_news();
         if moved == 0 && now < self.rests_until && !has_news {
@@ -107,38 +112,29 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Sends the commands that wait, as many as the devices take. Returns their number.
     pub(super) fn send(&mut self, now: Time) -> usize {
         self.unsent_bytes = 0;
-        let mut sent = 0;
-        for device in 0..self.lanes.len() {
-            sent += self.lanes[device].send(now, &mut self.scratch.finished);
-            self.finish_all(now, device);
-        }
-        sent
+        self.lanes.iter_mut().map(|lane| lane.send(now)).sum()
     }
 
+    /// Reaps what the devices have finished and handles a portion of each device's. Returns how many commands it
+    /// handled.
     pub(super) fn take_finished(&mut self, now: Time) -> usize {
         let mut taken = 0;
         for device in 0..self.lanes.len() {
-            self.lanes[device].poll(now, &mut self.scratch.finished);
-            taken += self.scratch.finished.len();
-            self.finish_all(now, device);
+            self.lanes[device].poll(now);
+            let mut portion = 0;
+            while portion < PORTION_BYTES
+                && let Some(finished) = self.lanes[device].take_finished()
+            {
+                portion += finished.bytes.max(UNIT_BYTES);
+                taken += 1;
+                self.finish(now, device, finished);
+            }
         }
         taken
     }
 
-    /// Handles the completions of a device's commands.
-    fn finish_all(&mut self, now: Time, device: usize) {
-        if self.scratch.finished.is_empty() {
-            return;
-        }
-        let mut finished = std::mem::take(&mut self.scratch.finished);
-        for one in finished.drain(..) {
-            self.finish(now, device, one);
-        }
-        self.scratch.finished = finished;
-    }
-
     fn finish(&mut self, now: Time, device: usize, finished: Finished) {
-        let Finished { purpose, memory, result } = finished;
+        let Finished { purpose, memory, result, .. } = finished;
         let is_done = result.is_ok();
         match purpose {
             Purpose::Batch { batch, command } => {

@@ -21,8 +21,10 @@ pub(super) fn large_rig(factor: u64, durability: Durability) -> Rig {
 fn fill(rig: &mut Rig) -> u64 {
     let count = rig.capacity();
     let tag = rig.submit_puts((0..count).map(|key| item(key, 1)));
-    while rig.taken(tag).len() < count as usize {
+    let mut left = count as usize;
+    while left > 0 {
         rig.turn(1);
+        left -= rig.taken(tag).len();
     }
     for at in 0..count.next_power_of_two() {
         let key = at.wrapping_mul(0x9e37_79b9) % count.next_power_of_two();

@@ -75,7 +75,7 @@ fn writes_are_sent_while_more_requests_are_taken_in() {
         // Those submitted together are one command.
         let expected = if each == 1 { [0, 2, 2, 4, 4, 6] } else { [1, 2, 3, 4, 5, 6] };
         assert_eq!(in_flight, expected, "{each} at a time");
-        rig.turn(5);
+        rig.turn(12);
         tags.into_iter().for_each(|tag| assert_eq!(rig.taken(tag), vec![STORED; each as usize]));
     }
 }

@@ -174,5 +174,6 @@ fn a_writer_whose_data_are_in_flight_is_no_object_for_anybody() {
     assert_eq!(rig.get(1, 2), Ok(Outcome::Hit { bytes: 2 * UNIT_BYTES }));
     assert_eq!(rig.wait(Action::Seal(writer)), STORED);
     assert_eq!(rig.get(1, 2), Ok(Outcome::Hit { bytes: UNIT_BYTES }));
+    rig.turn(5);
     assert_eq!(rig.shard.stats().used_units - rig.shard.spaces.sinking_units(), 1);
 }

@@ -119,6 +119,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             Some(at_s) => self.expiry.set(id, at_s),
             None => self.expiry.clear(id),
         }
+        self.tier.expires(id, expires_s);
         self.policy.touched(id);
         self.own.used(id, self.index.object(id).tenant);
         self.answer_change(now, reply, Outcome::Touched, sequence);

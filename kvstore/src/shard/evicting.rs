@@ -310,7 +310,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Answers a change without memory that block `sequence` of the journal records.
     pub(super) fn answer_change(&mut self, now: Time, reply: R, outcome: Outcome, sequence: u64) {
-        let answer = Done { reply, result: Ok(outcome), memory: AnyBuffer::None, version: None };
+        let answer = Done {
+            reply,
+            result: Ok(outcome),
+            memory: AnyBuffer::None,
+            version: None,
+            unverified: None,
+        };
         self.acknowledge(now, sequence, answer);
     }
 }

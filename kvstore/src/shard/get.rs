@@ -10,6 +10,7 @@ use super::batch::{Item, Items, Job, Reading, Sums, Trouble};
 use super::parts::{Extract, Memory, extract};
 use super::request::{Action, Arriving, Done, Found, GetItem, Hashed, Outcome, Part, Request};
 use super::tier::Resident;
+use super::unverified::Unverified;
 use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::model::key::Key;
@@ -163,17 +164,16 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         memory: Memory,
         trouble: Option<Trouble>,
     ) {
+        self.spaces.unpin(reading.place);
         let result = match trouble {
-            None if memory
-                .is_intact(&reading.extract.pieces, reading.checksums.iter().copied()) =>
-            {
-                self.stats.hits += 1;
-                self.tenants.counters(reading.tenant).hits += 1;
-                self.stats.bytes_read += reading.extract.bytes;
-                if self.tier.is_on() {
-                    self.offer_to_tier(&reading, &memory);
+            None if self.options.callers_verify => {
+                return self.answer_unverified(reply, reading, memory);
+            }
+            None if reading.is_intact(&memory) => {
+                if let Some(tier) = self.offer_to_tier(&reading) {
+                    tier.fill(&reading, |into| memory.copy_to(into), memory.is_shared());
                 }
-                Ok(Outcome::Hit { bytes: reading.extract.bytes })
+                Ok(self.count_hit(&reading))
             }
             None | Some(Trouble::Unreadable(_)) => {
                 self.lose(now, &reading);
@@ -185,14 +185,23 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             }
             Some(Trouble::Expired) => Err(Failure::Deadline),
         };
-        self.spaces.unpin(reading.place);
         let version = result.as_ref().is_ok_and(Outcome::is_hit).then_some(reading.version);
         self.scratch.readings.keep(reading);
-        self.answers.push_back(Done { reply, result, memory: memory.into_any(), version });
+        let memory = memory.into_any();
+        self.answers.push_back(Done { reply, result, memory, version, unverified: None });
+    }
+
+    /// Leaves it to the caller to verify what was read.
+    fn answer_unverified(&mut self, reply: R, reading: Box<Reading>, memory: Memory) {
+        let (bytes, version) = (reading.extract.bytes, Some(reading.version));
+        let (result, memory) = (Ok(Outcome::Hit { bytes }), memory.into_any());
+        let tier = self.offer_to_tier(&reading);
+        let unverified = Some(Unverified { reading, tier });
+        self.answers.push_back(Done { reply, result, memory, version, unverified });
     }
 
     /// Handles bytes that differ from what was put: counts a miss and removes the object.
-    fn lose(&mut self, now: Time, reading: &Reading) {
+    pub(super) fn lose(&mut self, now: Time, reading: &Reading) {
         self.stats.misses += 1;
         self.stats.misses_corrupt += 1;
         let is_there = self.is_current(reading);

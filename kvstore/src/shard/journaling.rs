@@ -240,7 +240,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         let sequence = self.log.barrier();
         let (result, memory) = (Ok(Outcome::Committed), AnyBuffer::None);
-        self.log.wait(sequence, Event::Answer(Done { reply, result, memory, version: None }));
+        self.log.wait(
+            sequence,
+            Event::Answer(Done { reply, result, memory, version: None, unverified: None }),
+        );
     }
 
     /// Fails all answers that wait: nothing becomes durable while the journal's device is out of service.

@@ -11,6 +11,7 @@
 //! | `turn` | the loop: sending commands and handling their completions |
 //! | `batch`, `parts` | a request in progress: its items, their memory, where its bytes lie |
 //! | `put`, `get`, `writers`, `evicting` | storing, reading, writing in parts, and removing objects |
+//! | `unverified` | reads that their callers verify |
 //! | `stalled`, `room`, `claim`, `capacity` | changes that wait for room; what goes for them; how many objects there may be |
 //! | `key_order` | in which order changes of one key take effect |
 //! | `conditions` | what must hold of a key for a change of it; versions; other expiries |
@@ -57,6 +58,7 @@ mod tenants;
 pub(crate) mod tests;
 mod tier;
 mod turn;
+mod unverified;
 mod writers;
 
 use std::collections::VecDeque;
@@ -81,6 +83,10 @@ pub(crate) use request::{Arriving, Found, Hashed};
 pub use stats::{Evicted, Evictions, Stats};
 pub use sweeping::Selection;
 pub use tier::{GivenUp, Pinned, Resident};
+pub(crate) use tier::{Hot, HotObject};
+#[cfg(feature = "internals")]
+pub use tier::{HotReader, Stale};
+pub use unverified::{Unverified, Verdict};
 
 use self::batch::{Batches, Boxes, NewObject, Reading};
 use self::capacity::Capacity;
@@ -152,6 +158,8 @@ pub struct ShardOptions {
     pub ledger: Ledger,
     /// What goes; shards of one store have clones of one log.
     pub removals: Removals,
+    /// Whether reads end unverified, for their callers to verify ([`Unverified`]). By default the shard verifies them.
+    pub callers_verify: bool,
 }
 
 impl Default for ShardOptions {
@@ -172,6 +180,7 @@ impl Default for ShardOptions {
             keep_outdated: false,
             ledger: Ledger::default(),
             removals: Removals::default(),
+            callers_verify: false,
         }
     }
 }
@@ -655,6 +664,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     fn answer(&mut self, reply: R, result: Result<Outcome, Failure>, memory: AnyBuffer) {
-        self.answers.push_back(Done { reply, result, memory, version: None });
+        self.answers.push_back(Done { reply, result, memory, version: None, unverified: None });
     }
 }

@@ -215,6 +215,11 @@ impl Memory {
         self.parts.iter().all(|(_, buffer)| accepts(buffer))
     }
 
+    /// Returns whether others may write to some of it at any time.
+    pub(super) fn is_shared(&self) -> bool {
+        self.parts.iter().any(|(_, buffer)| buffer.is_shared())
+    }
+
     /// Takes out `bytes` at `offset`, in order.
     ///
     /// # Panics

@@ -397,7 +397,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             self.answer(reply, Err(trouble.into_failure()), memory);
             return self.take_effect(now, hash, turn, Ready::Nothing);
         }
-        let answer = Done { reply, result: Ok(Outcome::Stored), memory, version: None };
+        let answer =
+            Done { reply, result: Ok(Outcome::Stored), memory, version: None, unverified: None };
         self.take_effect(now, hash, turn, Ready::Put(new, answer));
     }
 

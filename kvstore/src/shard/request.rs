@@ -10,6 +10,7 @@ use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
 use super::sweeping::Selection;
+use super::unverified::Unverified;
 use crate::error::{Decline, Failure};
 use crate::model::key::{Key, KeyHasher};
 use crate::model::object::{Hold, LayoutId, TenantId, Version};
@@ -261,6 +262,8 @@ pub struct Done<R = u64> {
     pub memory: AnyBuffer,
     /// The version that was stored or read, if one was.
     pub version: Option<Version>,
+    /// What the memory of a hit has to match, if its caller verifies it. Otherwise it is verified.
+    pub unverified: Option<Unverified>,
 }
 
 /// The successful result of a request.
@@ -270,7 +273,7 @@ pub enum Outcome {
     Stored,
     /// The object was rejected by admission or the write budget, which is not a failure.
     Declined(Decline),
-    /// The part was read, and all its bytes match their checksums.
+    /// The part was read, and all its bytes match their checksums, unless the answer is [unverified](Done::unverified).
     Hit {
         /// Bytes of the part.
         bytes: u64,

@@ -32,6 +32,7 @@ const PORTION_BYTES: u64 = 256 << 10;
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Does the pending work without waiting, and passes each answer to `done`.
     pub fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done<R>)) -> Turn {
+        self.note_hits();
         // First, so that the devices work while what they finished is handled.
         let mut moved = self.send(now);
         moved += self.take_finished(now);
@@ -104,6 +105,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 self.stats.device_failures += 1;
                 // Its objects are misses from now on.
                 self.options.removals.lose_track();
+                self.tier.forget_device(device as u8);
                 self.fail_undurable(device);
             }
         }

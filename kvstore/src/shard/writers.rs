@@ -289,7 +289,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.capacity.promise(&new);
         self.log.reserve(new.record_bytes());
         let (hash, turn) = (new.hash, self.order.take_turn(new.hash));
-        let answer = Done { reply, result, memory, version: None };
+        let answer = Done { reply, result, memory, version: None, unverified: None };
         self.take_effect(now, hash, turn, Ready::Put(new, answer));
     }
 

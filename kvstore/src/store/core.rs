@@ -16,7 +16,7 @@ use super::inbox::Inbox;
 use super::lent::{Origin, Reach};
 use super::open::OpenOptions;
 use super::payload::{Form, Identity, Payload};
-use super::pending::{Answer, Pending, Reply, Unfinished, pair};
+use super::pending::{Answer, Pending, Reply, Unfinished, pair, ready};
 use super::pool::{PoolBuffer, Pools};
 use super::request::{
     Ask, Caller, Fetch, Heap, Job, Kept, Lend, Requests, Source, ThreadShard, Waiter, Work,
@@ -28,7 +28,7 @@ use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::{Key, KeyHasher};
 use crate::model::object::Version;
-use crate::shard::{Action, Failure, GetItem, Hashed, Part, Removals, Request};
+use crate::shard::{Action, Failure, GetItem, Hashed, Hot, Part, Removals, Request};
 use adit_driver::memory::AnyBuffer;
 
 /// The shared part of a [`super::Store`].
@@ -44,6 +44,10 @@ pub(super) struct Core {
     pub(super) devices: Devices,
     /// The device whose clock all shards use.
     pub(super) clock: Device,
+    /// Unix time at its origin.
+    pub(super) wall_at_zero: Duration,
+    /// By shard: the objects in memory.
+    pub(super) hot: Vec<Arc<Hot>>,
     pub(super) pools: Arc<Pools>,
     /// Options for new lanes.
     pub(super) options: OpenOptions,
@@ -95,6 +99,11 @@ impl Core {
     /// Sends a request to the shard of its key. If the store is closed, answers it with that.
     pub(super) fn send(&self, request: Hashed<Waiter>) {
         self.send_to(self.shard(request.hash), request);
+    }
+
+    /// Like [`Core::send`], unless the request was answered without one.
+    pub(super) fn send_some(&self, request: Option<Hashed<Waiter>>) {
+        request.into_iter().for_each(|request| self.send(request));
     }
 
     /// Like [`Core::send`], to a given shard.
@@ -237,19 +246,33 @@ impl Core {
         Hashed { hash, request: Request { reply, deadline, action } }
     }
 
-    /// Makes the request of a read into the store's memory, which it gets when the object is found.
+    /// Returns the Unix time in seconds.
+    pub(super) fn wall_s(&self, now: Time) -> u64 {
+        (self.wall_at_zero + now.since(Time::ZERO)).as_secs()
+    }
+
+    /// Returns the figures of a shard's thread.
+    pub(super) fn figures(&self, shard: u16) -> &Figures {
+        &self.figures[usize::from(shard) % self.figures.len()]
+    }
+
+    /// Reads an object into the store's memory, which the request gets when the object is found. Without a request if the
+    /// object is in memory.
     pub(super) fn fetch_request(
         &self,
         key: Key,
         range: Option<Range<u64>>,
         version: Option<Version>,
-    ) -> (Hashed<Waiter>, Pending<Option<Value>>) {
+    ) -> (Option<Hashed<Waiter>>, Pending<Option<Value>>) {
         let hash = self.hash(&key);
+        if let Some(value) = self.hot_value(hash, &key, range.as_ref(), version) {
+            return (None, ready(Ok(Some(value))));
+        }
         let (reply, pending) = self.pair();
         let (part, into) = (Part::All, AnyBuffer::None);
         let action = Action::Get(GetItem { key, part, into, version });
         let waiter = Caller::Fetch(Fetch::new(reply, range));
-        (self.request(hash, action, waiter), pending)
+        (Some(self.request(hash, action, waiter)), pending)
     }
 
     /// Returns registered memory with the data of `payload`, if there is room now: memory for `device`, or for any

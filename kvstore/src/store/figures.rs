@@ -1,6 +1,7 @@
 //! What a thread of the store counts while it answers requests.
 //!
-//! Handles read it at any time. Only the thread writes, so that it counts with plain loads and stores.
+//! Handles read it at any time. Only the thread writes, so that it counts with plain loads and stores; reads that callers
+//! answer from memory have counters of their own.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,6 +19,8 @@ pub(super) const KINDS: [&str; 5] = ["get_hit", "get_miss", "put", "delete", "co
 pub(super) struct Figures {
     /// From the call to the answer, for each of [`KINDS`].
     latencies: [Counts; KINDS.len()],
+    /// Of hits that any thread counts.
+    in_memory: Counts,
     failures: AtomicU64,
     waiting_for_memory: AtomicU64,
 }
@@ -34,6 +37,13 @@ impl Counts {
         let ns = now.as_ns().saturating_sub(since.as_ns());
         add(&self.counts[bucket(ns)], 1);
         add(&self.sum_ns, ns);
+    }
+
+    /// Like [`Counts::record`], for several threads.
+    fn record_shared(&self, since: Time, now: Time) {
+        let ns = now.as_ns().saturating_sub(since.as_ns());
+        self.counts[bucket(ns)].fetch_add(1, Ordering::Relaxed);
+        self.sum_ns.fetch_add(ns, Ordering::Relaxed);
     }
 
     fn load(&self) -> Latencies {
@@ -76,6 +86,16 @@ impl Figures {
         self.latencies[kind].record(since, now);
     }
 
+    /// Counts a read that its caller has verified.
+    pub(super) fn verified(&self, (since, now): (Time, Time), is_intact: bool) {
+        self.latencies[usize::from(!is_intact)].record(since, now);
+    }
+
+    /// Counts a read that its caller found in memory; on any thread.
+    pub(super) fn found_in_memory(&self, (since, now): (Time, Time)) {
+        self.in_memory.record_shared(since, now);
+    }
+
     /// Notes how many reads wait for memory now.
     pub(super) fn note_waiting(&self, count: usize) {
         self.waiting_for_memory.store(count as u64, Ordering::Relaxed);
@@ -83,7 +103,9 @@ impl Figures {
 
     /// Returns the latencies of each of [`KINDS`].
     pub(super) fn latencies(&self) -> [Latencies; KINDS.len()] {
-        std::array::from_fn(|kind| self.latencies[kind].load())
+        let mut latencies = std::array::from_fn(|kind| self.latencies[kind].load());
+        latencies[0] += self.in_memory.load();
+        latencies
     }
 
     /// Returns how many requests failed.

@@ -19,7 +19,7 @@ use super::lent::Bounced;
 use super::local::Local;
 use super::open::{FormatStore, Formatted, OpenOptions};
 use super::payload::{DefinedLayout, Identity, Payload, PutWith, RefuseReason, Refused, Tenant};
-use super::pending::{Answer, Pending, Reply, pair};
+use super::pending::{Answer, Pending, Reply, pair, ready};
 use super::plans::{ShardTransfers, Transfers};
 use super::pool::PoolBuffer;
 use super::prometheus::{self, Sample, Sampled};
@@ -199,7 +199,7 @@ impl Store {
 
     fn fetch(&self, key: Key, range: Option<Range<u64>>) -> Pending<Option<Value>> {
         let (request, pending) = self.core.fetch_request(key, range, None);
-        self.core.send(request);
+        self.core.send_some(request);
         pending
     }
 
@@ -209,6 +209,7 @@ impl Store {
     /// The reason for the refusal.
     pub fn try_get(&self, key: Key) -> Result<Pending<Option<Value>>, RefuseReason> {
         let (request, pending) = self.core.fetch_request(key, None, None);
+        let Some(request) = request else { return Ok(pending) };
         if self.core.mailbox(self.core.shard(request.hash)).is_busy_for_reads() {
             return Err(RefuseReason::Busy);
         }
@@ -226,7 +227,7 @@ impl Store {
         let mut pendings = Vec::new();
         for key in keys {
             let (request, pending) = self.core.fetch_request(key, None, None);
-            self.core.add(&mut lists, request);
+            request.into_iter().for_each(|request| self.core.add(&mut lists, request));
             pendings.push(pending);
         }
         self.core.send_lists(&mut lists);
@@ -238,7 +239,7 @@ impl Store {
     /// one of 4 KiB, passes through the store's memory, for which the read may wait.
     pub fn get_into(&self, key: Key, part: Part, into: impl Into<AnyBuffer>) -> Pending<Read> {
         let (request, pending) = self.get_request(key, part, into.into(), None);
-        self.core.send(request);
+        self.core.send_some(request);
         pending
     }
 
@@ -251,7 +252,7 @@ impl Store {
         let mut pendings = Vec::new();
         for (key, part, into) in items {
             let (request, pending) = self.get_request(key, part, into, None);
-            self.core.add(&mut lists, request);
+            request.into_iter().for_each(|request| self.core.add(&mut lists, request));
             pendings.push(pending);
         }
         self.core.send_lists(&mut lists);
@@ -571,15 +572,19 @@ impl Store {
         (self.core.request(hash, Action::Reserve(item), waiter), pending)
     }
 
-    /// Makes the request of a read into the caller's memory.
+    /// Reads into the caller's memory; without a request if the object is in memory.
     pub(super) fn get_request(
         &self,
         key: Key,
         part: Part,
         into: AnyBuffer,
         version: Option<Version>,
-    ) -> (Hashed<Waiter>, Pending<Read>) {
+    ) -> (Option<Hashed<Waiter>>, Pending<Read>) {
         let hash = self.core.hash(&key);
+        let into = match self.core.hot_read(hash, &key, (&part, version), into) {
+            Ok(read) => return (None, ready(Ok(read))),
+            Err(into) => into,
+        };
         let (reply, pending) = self.core.pair();
         let (into, waiter) = if self.core.reach.needs_no_copy(&into) {
             (into, Caller::Get(reply))
@@ -588,7 +593,7 @@ impl Store {
             (AnyBuffer::None, Caller::Bounced(Box::new(bounced)))
         };
         let action = Action::Get(GetItem { key, part, into, version });
-        (self.core.request(hash, action, waiter), pending)
+        (Some(self.core.request(hash, action, waiter)), pending)
     }
 }
 

@@ -8,9 +8,12 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use adit_driver::Time;
 use adit_driver::runtime::{Alarm, Mailbox};
+use crossbeam_queue::SegQueue;
 
-use super::request::Job;
+use super::check::Judged;
+use super::request::{Ask, Job, Work};
 use crate::shard::Failure;
 
 /// The jobs for one thread.
@@ -20,6 +23,8 @@ pub(super) struct Inbox {
     pub(super) lacks_memory: AtomicBool,
     /// Changes wait for room in a shard.
     pub(super) lacks_room: AtomicBool,
+    /// Of reads that callers verified, for the thread's next round.
+    pub(super) verdicts: SegQueue<Judged>,
 }
 
 impl Deref for Inbox {
@@ -33,7 +38,15 @@ impl Deref for Inbox {
 impl Inbox {
     pub(super) fn new(depth: usize, reader: Arc<Alarm>) -> Inbox {
         let jobs = Mailbox::new(depth, reader, |job: Job| job.work.refuse(&Failure::Closed));
-        Inbox { jobs, lacks_memory: AtomicBool::new(false), lacks_room: AtomicBool::new(false) }
+        let (lacks_memory, lacks_room, verdicts) = Default::default();
+        Inbox { jobs, lacks_memory, lacks_room, verdicts }
+    }
+
+    /// Has the thread do a round.
+    pub(super) fn rouse(&self, shard: u16) {
+        let nothing: Ask = Box::new(|_| ());
+        // A thread that has ended has nothing left to do.
+        let _ = self.jobs.send_urgent(Job { shard, work: Work::Ask(Time::NEVER, nothing) });
     }
 
     /// Returns whether `try_get` is refused.

@@ -28,7 +28,7 @@ impl Store {
         version: Version,
     ) -> Pending<Option<Value>> {
         let (request, pending) = self.core.fetch_request(key, Some(range), Some(version));
-        self.core.send(request);
+        self.core.send_some(request);
         pending
     }
 
@@ -41,7 +41,7 @@ impl Store {
         version: Version,
     ) -> Pending<Read> {
         let (request, pending) = self.get_request(key, part, into.into(), Some(version));
-        self.core.send(request);
+        self.core.send_some(request);
         pending
     }
 

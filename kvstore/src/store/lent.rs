@@ -11,9 +11,11 @@ use adit_driver::memory::{AnyBuffer, IoBuffer};
 use adit_driver::sys::HostMemory;
 use adit_driver::{Buffer, Device};
 
+use super::check::Check;
 use super::handle::Store;
 use super::pending::{Reply, Unfinished};
 use super::pool::{Counts, Pool, PoolBuffer, Pools};
+use super::request::verified;
 use super::value::Read;
 use crate::error::Result;
 use crate::model::object::Version;
@@ -70,6 +72,11 @@ impl Reach {
         device.accepts(memory) && (0..memory.segment_count()).all(begins)
     }
 
+    /// Returns whether a device of the store knows the memory.
+    pub(super) fn knows(&self, memory: &AnyBuffer) -> bool {
+        self.devices.iter().any(|device| device.accepts(memory))
+    }
+
     /// Returns whether a device can use all of the memory.
     fn uses(&self, device: usize, memory: &AnyBuffer) -> bool {
         self.reaches(device, memory) && is_whole(memory)
@@ -81,9 +88,7 @@ impl Reach {
             // An empty object is read into it by way of a pool.
             return false;
         }
-        let mut devices = 0..self.devices.len();
-        devices.clone().all(|device| self.uses(device, memory))
-            || !devices.any(|device| self.devices[device].accepts(memory))
+        (0..self.devices.len()).all(|device| self.uses(device, memory)) || !self.knows(memory)
     }
 
     /// Returns how the memory of a put of `bytes` goes to `device`, or to any; `None` if it goes as it is, or no device
@@ -98,7 +103,7 @@ impl Reach {
         let is_short = bytes_of(memory) < bytes;
         if is_short
             || devices.clone().any(|device| self.uses(device, memory))
-            || !(0..self.devices.len()).any(|device| self.devices[device].accepts(memory))
+            || !self.knows(memory)
         {
             return None;
         }
@@ -257,25 +262,45 @@ impl Bounced {
         self.reply.send(Err(Unfinished { memory: any(self.into), ..unfinished }));
     }
 
-    /// Delivers the answer, and copies what passed through the pool.
-    pub(super) fn answer(
-        mut self,
-        result: Result<Outcome, Failure>,
-        memory: AnyBuffer,
-        version: Option<Version>,
+    /// Copies what passed through the pool, and delivers `bytes` that were read and that `check` verifies.
+    pub(super) fn answer_unverified(
+        self,
+        bytes: u64,
+        (memory, version): (AnyBuffer, Option<Version>),
+        check: Check,
     ) {
+        let (reply, memory) = self.restored(Some(bytes), memory);
+        reply.send_unverified(Read { bytes: Some(bytes), memory, version }, check, verified);
+    }
+
+    /// Returns the caller's memory, with `bytes` that were read if any.
+    fn restored(mut self, bytes: Option<u64>, memory: AnyBuffer) -> (Reply<Read>, AnyBuffer) {
         let mut parts = list(memory);
         if let Some((head, Some(pool))) = self.taken.take() {
             let run = parts.pop().expect("the run comes back behind the caller's memory");
-            if let Ok(Outcome::Hit { bytes }) = result {
+            if let Some(bytes) = bytes {
                 let through = bytes as usize - head;
                 copy(&run[..through], &mut self.into);
                 self.reach.counts.count_copy(through);
             }
             drop(PoolBuffer::of(run, 0, &pool));
         }
-        let memory = any(joined(parts, self.into));
-        self.reply.send(match result {
+        (self.reply, any(joined(parts, self.into)))
+    }
+
+    /// Delivers the answer, and copies what passed through the pool.
+    pub(super) fn answer(
+        self,
+        result: Result<Outcome, Failure>,
+        memory: AnyBuffer,
+        version: Option<Version>,
+    ) {
+        let bytes = match result {
+            Ok(Outcome::Hit { bytes }) => Some(bytes),
+            _ => None,
+        };
+        let (reply, memory) = self.restored(bytes, memory);
+        reply.send(match result {
             Ok(Outcome::Hit { bytes }) => Ok(Read { bytes: Some(bytes), memory, version }),
             Ok(_) => Ok(Read { bytes: None, memory, version: None }),
             Err(failure) => Err(Unfinished { memory, ..Unfinished::new(failure) }),
@@ -315,7 +340,16 @@ fn copy(mut bytes: &[u8], into: &mut [Buffer]) {
     assert!(bytes.is_empty(), "what is read fits in the caller's memory");
 }
 
-fn bytes_of(memory: &AnyBuffer) -> u64 {
+/// Copies `bytes` to the beginning of the caller's memory, which has room for them.
+pub(super) fn fill(bytes: &[u8], into: &mut AnyBuffer) {
+    match into {
+        AnyBuffer::None => copy(bytes, &mut []),
+        AnyBuffer::One(buffer) => copy(bytes, std::slice::from_mut(buffer)),
+        AnyBuffer::Many(buffers) => copy(bytes, buffers),
+    }
+}
+
+pub(super) fn bytes_of(memory: &AnyBuffer) -> u64 {
     (0..memory.segment_count()).map(|index| memory.segment(index).len).sum()
 }
 

@@ -122,7 +122,7 @@ impl Local {
         let found = Found::look(options)?;
         let (mut shards, mut recoveries) = (Vec::new(), Vec::new());
         for number in 0..found.set.shards() {
-            let (shard, recovery) = found.open(number, &[])?;
+            let (shard, recovery) = found.open(number, &[], false)?;
             shards.push(shard);
             recoveries.push(recovery);
         }
@@ -620,11 +620,11 @@ impl Local {
 
 /// Passes the answer of shard `shard` to `done` as an answer to the caller's request.
 fn join(joints: &mut Vec<Joint>, shard: u16, answer: Done<Ticket>, done: &mut dyn FnMut(Done)) {
-    let Done { reply, result, memory, version } = answer;
+    let Done { reply, result, memory, version, unverified } = answer;
     match reply {
         Ticket::Request(reply) => {
             let result = result.map(|outcome| known_outcome(shard, outcome));
-            done(Done { reply, result, memory, version });
+            done(Done { reply, result, memory, version, unverified });
         }
         Ticket::Part { number } => {
             let at = joints.iter().position(|joint| joint.number == number);
@@ -645,7 +645,7 @@ fn join(joints: &mut Vec<Joint>, shard: u16, answer: Done<Ticket>, done: &mut dy
             if joint.left == 0 {
                 let Joint { reply, failure, .. } = joints.swap_remove(at);
                 let result = failure.map_or(Ok(outcome), Err);
-                done(Done { reply, result, memory, version });
+                done(Done { reply, result, memory, version, unverified });
             }
         }
     }

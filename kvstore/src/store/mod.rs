@@ -39,6 +39,7 @@
 //! | `reader`, `supply` | objects of any length, in pieces: read, and put from what can be read |
 //! | `figures`, `prometheus` | latencies and counters, and both as text |
 //! | `pool`, `line` | registered memory, reused, and who waits for it |
+//! | `hot`, `check` | reads from memory, and verifying what was read, on the caller's thread |
 //! | `lent` | memory of the caller's: registering it, and what of it a device cannot use |
 //! | `core`, `request`, `inbox` | the way to the threads |
 //! | `feed` | requests that threads look for themselves |
@@ -51,6 +52,7 @@
 pub(crate) mod arrivals;
 mod batch;
 mod change;
+mod check;
 #[cfg(feature = "serde")]
 mod config;
 mod core;
@@ -60,6 +62,7 @@ mod feed;
 mod figures;
 mod gather;
 mod handle;
+mod hot;
 mod inbox;
 mod keys;
 mod layers;

@@ -74,7 +74,7 @@ impl Store {
                 ahead_bytes += info.read_bytes();
                 let (key, version) = (info.key.clone(), Some(info.version));
                 let (request, pending) = self.core.fetch_request(key, None, version);
-                self.core.send(request);
+                self.core.send_some(request);
                 ahead.push_back((info, pending));
             }
             let Some((info, pending)) = ahead.pop_front() else { return Ok(()) };

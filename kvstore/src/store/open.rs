@@ -194,6 +194,7 @@ impl OpenOptions {
             keep_outdated: self.keep_outdated,
             ledger: Ledger::default(),
             removals: Removals::new(any_number()),
+            callers_verify: false,
         })
     }
 }
@@ -366,6 +367,11 @@ impl Found {
         &self.shard_options.ledger
     }
 
+    /// Returns the Unix time at the origin of the store's clock.
+    pub(super) fn wall_at_zero(&self) -> Duration {
+        self.shard_options.wall_at_zero
+    }
+
     /// Returns what goes from all shards.
     pub(super) fn removals(&self) -> &Removals {
         &self.shard_options.removals
@@ -376,10 +382,12 @@ impl Found {
         &self,
         shard: u16,
         memory: &[Buffer],
+        callers_verify: bool,
     ) -> Result<(DeviceShard<R>, Recovery)> {
         let lanes = self.devices.lanes(&self.options, memory)?;
         let clock = &mut self.devices.clock();
-        Shard::open(shard, lanes, &self.set, self.shard_options.clone(), clock)
+        let options = ShardOptions { callers_verify, ..self.shard_options.clone() };
+        Shard::open(shard, lanes, &self.set, options, clock)
     }
 }
 

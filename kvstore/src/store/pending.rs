@@ -1,17 +1,19 @@
 //! The two ends of a request's answer: the caller holds a [`Pending`], the store a [`Reply`].
 //!
-//! A reply that is dropped unsent means that the store has ended, and the pending says so.
+//! A reply that is dropped unsent means that the store has ended, and the pending says so. What was read arrives unverified:
+//! whoever takes the answer verifies it ([`Check`]) before the caller sees it.
 
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use adit_driver::deadline;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::runtime::{self, Dropped, Receipt};
 
+use super::check::Check;
 use crate::error::Error;
 use crate::shard::Failure;
 
@@ -49,13 +51,59 @@ impl From<Unfinished> for Error {
 /// The result of a request.
 pub type Answer<T> = Result<T, Unfinished>;
 
+/// Makes of what was read what its caller may see.
+type Verify<T> = fn(T, Check) -> T;
+
+/// What the store sends.
+struct Sent<T> {
+    answer: Answer<T>,
+    /// What is to be verified, and how.
+    check: Option<(Check, Verify<T>)>,
+}
+
+impl<T> Sent<T> {
+    /// Returns the answer as the caller may see it.
+    fn verified(self) -> Answer<T> {
+        match self.check {
+            Some((check, verify)) => self.answer.map(|read| verify(read, check)),
+            None => self.answer,
+        }
+    }
+}
+
 /// The store's end of an answer.
-pub(super) type Reply<T> = runtime::Reply<Answer<T>>;
+pub(super) struct Reply<T>(runtime::Reply<Sent<T>>);
+
+impl<T> Reply<T> {
+    pub(super) fn send(self, answer: Answer<T>) {
+        self.0.send(Sent { answer, check: None });
+    }
+
+    /// Sends what was read, to be verified by `verify` on the thread that takes it.
+    pub(super) fn send_unverified(self, read: T, check: Check, verify: Verify<T>) {
+        self.0.send(Sent { answer: Ok(read), check: Some((check, verify)) });
+    }
+
+    /// Returns whether the answer is still wanted.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.0.is_wanted()
+    }
+
+    /// Calls `waker` if the caller gives the answer up.
+    pub(super) fn when_unwanted(&self, waker: Waker) {
+        self.0.when_unwanted(waker);
+    }
+}
 
 /// Creates both ends. `patience` limits [`Pending::wait`].
 pub(super) fn pair<T>(patience: Duration) -> (Reply<T>, Pending<T>) {
     let (reply, receipt) = runtime::pair();
-    (reply, Pending { receipt, since: Instant::now(), patience })
+    (Reply(reply), Pending { end: End::Receipt(receipt), since: Instant::now(), patience })
+}
+
+/// Returns an answer that is there.
+pub(super) fn ready<T>(answer: Answer<T>) -> Pending<T> {
+    Pending { end: End::Ready(Some(answer)), since: Instant::now(), patience: Duration::ZERO }
 }
 
 /// A request that the store has: a future for any runtime, or a blocking [`Pending::wait`]. The request goes on whether
@@ -65,10 +113,19 @@ pub(super) fn pair<T>(patience: Duration) -> (Reply<T>, Pending<T>) {
 /// request is carried out and its answer discarded. Memory stays in place until the device is done with it.
 #[must_use = "dropping it cancels the request"]
 pub struct Pending<T> {
-    receipt: Receipt<Answer<T>>,
+    end: End<T>,
     since: Instant,
     patience: Duration,
 }
+
+enum End<T> {
+    Receipt(Receipt<Sent<T>>),
+    /// There from the beginning; `None` once it was taken.
+    Ready(Option<Answer<T>>),
+}
+
+// An answer is not pinned.
+impl<T> Unpin for Pending<T> {}
 
 impl<T> Pending<T> {
     /// Returns how much longer [`Pending::wait`] waits.
@@ -97,7 +154,12 @@ impl<T> Pending<T> {
     /// # Errors
     /// Itself, to be waited for again, if the answer has not arrived by then.
     pub fn wait_timeout(mut self, at_most: Duration) -> Result<Answer<T>, Pending<T>> {
-        self.receipt.wait_until(Some(deadline(at_most))).map(answer).ok_or(self)
+        match &mut self.end {
+            End::Receipt(receipt) => {
+                receipt.wait_until(Some(deadline(at_most))).map(received).ok_or(self)
+            }
+            End::Ready(answer) => Ok(taken(answer)),
+        }
     }
 
     /// Returns the answer if it has arrived, without waiting.
@@ -105,12 +167,19 @@ impl<T> Pending<T> {
     /// # Errors
     /// Itself if the answer has not arrived.
     pub fn try_wait(mut self) -> Result<Answer<T>, Pending<T>> {
-        self.receipt.take().map(answer).ok_or(self)
+        match &mut self.end {
+            End::Receipt(receipt) => receipt.take().map(received).ok_or(self),
+            End::Ready(answer) => Ok(taken(answer)),
+        }
     }
 }
 
-fn answer<T>(received: Result<Answer<T>, Dropped>) -> Answer<T> {
-    received.unwrap_or_else(|Dropped| Err(Unfinished::new(Failure::Closed)))
+fn received<T>(sent: Result<Sent<T>, Dropped>) -> Answer<T> {
+    sent.map_or_else(|Dropped| Err(Unfinished::new(Failure::Closed)), Sent::verified)
+}
+
+fn taken<T>(answer: &mut Option<Answer<T>>) -> Answer<T> {
+    answer.take().expect("an answer is taken once")
 }
 
 impl<T> Future for Pending<T> {
@@ -119,7 +188,10 @@ impl<T> Future for Pending<T> {
     /// # Panics
     /// If polled again after it was ready.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer<T>> {
-        self.receipt.poll(context.waker()).map(answer)
+        match &mut self.end {
+            End::Receipt(receipt) => receipt.poll(context.waker()).map(received),
+            End::Ready(answer) => Poll::Ready(taken(answer)),
+        }
     }
 }
 

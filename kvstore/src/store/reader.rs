@@ -358,7 +358,7 @@ impl Pieces for StorePieces {
     fn ask(&mut self, range: Range<u64>) -> Pending<Option<Value>> {
         let key = self.key.clone();
         let (request, pending) = self.core.fetch_request(key, Some(range), Some(self.version));
-        self.core.send(request);
+        self.core.send_some(request);
         pending
     }
 

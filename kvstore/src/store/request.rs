@@ -12,6 +12,7 @@ use adit_driver::memory::AnyBuffer;
 use bytes::Bytes;
 
 use super::arrivals::{Arrival, Changes};
+use super::check::Check;
 use super::devices::DeviceShard;
 use super::feed::Feed;
 use super::lent::{Bounced, Origin, Way};
@@ -310,6 +311,27 @@ impl Caller {
         }
     }
 
+    /// Delivers `bytes` that were read and that `check` verifies.
+    pub(super) fn answer_unverified(
+        self,
+        bytes: u64,
+        (memory, version): (AnyBuffer, Option<Version>),
+        check: Check,
+    ) {
+        match self {
+            Caller::Fetch(fetch) => fetch.answer_unverified((memory, version), check),
+            Caller::Bounced(bounced) => bounced.answer_unverified(bytes, (memory, version), check),
+            Caller::Get(reply) => {
+                reply.send_unverified(
+                    Read { bytes: Some(bytes), memory, version },
+                    check,
+                    verified,
+                );
+            }
+            _ => unreachable!("only reads are verified"),
+        }
+    }
+
     /// Delivers the answer.
     pub(super) fn answer(
         self,
@@ -417,6 +439,16 @@ impl Fetch {
         matches!(self.holds, Holds::Shared(..))
     }
 
+    fn answer_unverified(self, (memory, version): (AnyBuffer, Option<Version>), check: Check) {
+        let Holds::Taken(aim, pool) = self.holds else { unreachable!("it was read into memory") };
+        let version = version.expect("what was read has a version");
+        let buffer = pooled(memory, aim.len, &pool).expect("a run of the pool comes back as one");
+        let value = Value::new(buffer, aim.wanted, aim.object_bytes, version);
+        self.reply.send_unverified(Some(value), check, |value, check| {
+            value.filter(|value| check.verify_bytes(value.read_bytes()))
+        });
+    }
+
     fn answer(self, result: Result<Outcome, Failure>, memory: AnyBuffer, version: Option<Version>) {
         let version = version.unwrap_or_default();
         let hit = matches!(result, Ok(Outcome::Hit { .. }));
@@ -441,11 +473,19 @@ impl Fetch {
     }
 }
 
+/// Returns a read as its caller may see it: a miss, if its bytes are not what was put.
+pub(super) fn verified(read: Read, check: Check) -> Read {
+    let Read { bytes, memory, version } = read;
+    let (memory, is_intact) = check.verify(memory);
+    let (bytes, version) = if is_intact { (bytes, version) } else { (None, None) };
+    Read { bytes, memory, version }
+}
+
 /// What a fetch reads of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Aim {
+pub(super) struct Aim {
     /// The length in bytes of the part that is read.
-    len: usize,
+    pub(super) len: usize,
     /// The wanted bytes within the part.
     wanted: Range<usize>,
     object_bytes: u64,
@@ -456,7 +496,7 @@ impl Aim {
     ///
     /// # Errors
     /// [`Failure::Part`] if the range begins beyond the object's end.
-    fn of(found: Found, range: Option<&Range<u64>>) -> Result<(Part, Aim), Failure> {
+    pub(super) fn of(found: Found, range: Option<&Range<u64>>) -> Result<(Part, Aim), Failure> {
         let Found { bytes: object_bytes, piece_bytes: piece, .. } = found;
         let range = range.cloned().unwrap_or(0..object_bytes);
         let reads_nothing = object_bytes == 0 && range.start == 0;
@@ -470,6 +510,12 @@ impl Aim {
         let at = |byte: u64| (byte - read.start) as usize;
         let (len, wanted) = (at(read.end), at(wanted.start)..at(wanted.end));
         Ok((part, Aim { len, wanted, object_bytes }))
+    }
+
+    /// Returns the value of `part` that shares the bytes of the whole object.
+    pub(super) fn shared(self, part: &Part, object: Pinned, version: Version) -> Value {
+        let Aim { wanted, object_bytes, .. } = self.within_object(part);
+        Value::shared(object, wanted, object_bytes, version)
     }
 
     /// Returns it with the wanted bytes within the object instead of `part`.

@@ -18,6 +18,7 @@ use adit_driver::runtime::{self, Alarm, Round};
 use adit_driver::{Device, Time};
 
 use super::arrivals::{Arrival, Arrivals};
+use super::check::{Check, Judged};
 use super::exit::{End, Leaving, keep_ages_within};
 use super::feed::Feeds;
 use super::figures::Figures;
@@ -27,7 +28,7 @@ use super::pool::{Pool, PoolBuffer, Pools};
 use super::request::{Caller, Job, Lend, Requests, ThreadShard, Waiter, Work};
 use super::short::{Short, Wanting};
 use crate::error::{Error, Result};
-use crate::shard::{Action, Arriving, Done, Failure, Hashed, Request, Shard, Stats, Turn};
+use crate::shard::{Action, Arriving, Done, Failure, Hashed, Outcome, Request, Shard, Stats, Turn};
 
 /// The longest sleep with commands in flight, though their completions end it.
 const IN_FLIGHT_SLEEP_MAX: Duration = Duration::from_millis(50);
@@ -146,6 +147,7 @@ impl Rounds {
     /// Does one turn of all work.
     fn turn(&mut self, now: Time) -> Turn {
         let mut all = Turn { moved: 0, in_flight: 0, next: Time::NEVER };
+        self.judge(now);
         all.moved += self.feeds.turn();
         all.moved += self.take_jobs(now);
         if self.desk.has_line() {
@@ -155,18 +157,29 @@ impl Rounds {
             all.moved += self.begin_short(now);
         }
         self.desk.sweep();
-        let Rounds { worker: Worker { mailbox, shards, figures, depth, .. }, desk, .. } = self;
+        let Rounds { worker, desk, .. } = self;
+        let Worker { mailbox, shards, figures, depth, first, step, .. } = worker;
         let Inbox { lacks_memory, lacks_room, .. } = &**mailbox;
         lacks_memory.store(desk.short.len() >= *depth, Ordering::Relaxed);
         lacks_room.store(desk.has_line(), Ordering::Relaxed);
         figures.note_waiting(desk.short.len());
-        for shard in shards {
-            let turn = shard.poll(now, &mut |done| desk.answer(now, figures, done));
+        for (shard, number) in shards.iter_mut().zip((*first..).step_by(usize::from(*step))) {
+            let home = (&*mailbox, number);
+            let turn = shard.poll(now, &mut |done| desk.answer(now, (figures, home), done));
             all.moved += turn.moved;
             all.in_flight += turn.in_flight;
             all.next = all.next.min(turn.next);
         }
         all
+    }
+
+    /// Passes on what callers found when they verified their reads.
+    fn judge(&mut self, now: Time) {
+        while let Some(Judged { shard, times, verdict }) = self.worker.mailbox.verdicts.pop() {
+            self.worker.figures.verified(times, verdict.is_intact());
+            let shard = self.worker.index(shard);
+            self.worker.shards[shard].judge(now, verdict);
+        }
     }
 
     /// Takes jobs, as many as a turn does.
@@ -185,7 +198,13 @@ impl Rounds {
         let shard = self.worker.index(shard);
         match work {
             Work::Ask(deadline, ask) if now > deadline => ask(Err(Failure::Deadline)),
-            Work::Ask(_, ask) => ask(Ok((&mut self.worker.shards[shard], now))),
+            Work::Ask(_, ask) => {
+                // It may count what its caller has read.
+                self.judge(now);
+                let shard = &mut self.worker.shards[shard];
+                shard.note_hits();
+                ask(Ok((shard, now)));
+            }
             Work::Lend(lend) => self.lend(now, lend),
             Work::Feed(feed) => self.feeds.add(feed),
             Work::Requests(requests) => {
@@ -365,6 +384,7 @@ impl Rounds {
     /// Continues the ending. Returns the answer once it is complete.
     fn go_on_ending(&mut self, now: Time) -> Option<Result<Stats>> {
         self.refuse_waiting();
+        self.judge(now);
         match &mut self.ending {
             Ending::No => {
                 self.ending = Ending::Draining { until: now + self.worker.drain_timeout };
@@ -469,11 +489,25 @@ impl Worker {
 
 impl Desk {
     /// Counts and delivers an answer.
-    fn answer(&mut self, now: Time, figures: &Figures, done: Done<Waiter>) {
+    fn answer(
+        &mut self,
+        now: Time,
+        (figures, home): (&Figures, (&Arc<Inbox>, u16)),
+        done: Done<Waiter>,
+    ) {
         self.open -= 1;
-        let Done { reply: Waiter { since, caller }, result, memory, version } = done;
-        figures.answered((since, now), &caller, &result);
-        caller.answer(result, memory, version);
+        let Done { reply: Waiter { since, caller }, result, memory, version, unverified } = done;
+        let times = (since, now);
+        match (unverified, result) {
+            (Some(unverified), Ok(Outcome::Hit { bytes })) => {
+                let check = Check::new(unverified, home, times);
+                caller.answer_unverified(bytes, (memory, version), check);
+            }
+            (_, result) => {
+                figures.answered(times, &caller, &result);
+                caller.answer(result, memory, version);
+            }
+        }
     }
 
     fn is_empty(&self) -> bool {

@@ -26,7 +26,7 @@ use super::request::ThreadShard;
 use super::thread::{Rounds, Worker};
 use super::tier::Follower;
 use crate::error::{Error, Result};
-use crate::shard::{Failure, Recovery, Stats};
+use crate::shard::{Failure, Hot, Recovery, Stats};
 
 /// The threads of a store. Dropping this closes the store, without waiting for it.
 pub(super) struct Threads {
@@ -48,8 +48,8 @@ pub(super) fn start(options: &OpenOptions) -> Result<(Arc<Core>, Arc<Threads>)> 
     places.truncate(usize::from(shards));
     let regions = pool::regions(found.devices.as_slice(), options.pool_bytes)?;
     let mut opening = Opening::new(found, regions, options, places.len())?;
-    let recoveries = opening.run(places, shards);
-    let (core, threads) = opening.finish(recoveries)?;
+    let opened = opening.run(places, shards);
+    let (core, threads) = opening.finish(opened)?;
     Ok((core, Arc::new(threads)))
 }
 
@@ -71,8 +71,14 @@ fn usual_idle(devices: &[Device]) -> Idle {
     if by_kernel { at_once } else { usual }
 }
 
+/// What is known of a shard that was opened.
+struct Opened {
+    recovery: Recovery,
+    hot: Arc<Hot>,
+}
+
 /// A thread's report about one shard.
-type Said = Result<(u16, Recovery)>;
+type Said = Result<(u16, Opened)>;
 
 /// What a thread needs to begin.
 type Begin = (Arc<Pools>, Leaving);
@@ -125,26 +131,26 @@ impl Opening {
     }
 
     /// Starts the threads and waits until each has reported its shards.
-    fn run(&mut self, places: Vec<Place>, shards: u16) -> Result<Vec<Recovery>> {
+    fn run(&mut self, places: Vec<Place>, shards: u16) -> Result<Vec<Opened>> {
         let (said, hears) = mpsc::channel();
-        let mut recoveries = BTreeMap::new();
+        let mut opened = BTreeMap::new();
         for (place, number) in places.into_iter().zip(0u16..) {
             self.spawn(number, place, said.clone())?;
             if number == 0 {
-                let (shard, recovery) = hears.recv().unwrap_or(Err(Failure::Closed.into()))?;
-                recoveries.insert(shard, recovery);
+                let (shard, one) = hears.recv().unwrap_or(Err(Failure::Closed.into()))?;
+                opened.insert(shard, one);
             }
         }
         drop(said);
         // Ends when the last thread has reported and dropped its regions.
         for heard in hears {
-            let (shard, recovery) = heard?;
-            recoveries.insert(shard, recovery);
+            let (shard, one) = heard?;
+            opened.insert(shard, one);
         }
-        if recoveries.len() < usize::from(shards) {
+        if opened.len() < usize::from(shards) {
             return Err(Failure::Closed.into());
         }
-        Ok(recoveries.into_values().collect())
+        Ok(opened.into_values().collect())
     }
 
     fn spawn(&mut self, number: u16, place: Place, said: Sender<Said>) -> Result<()> {
@@ -172,10 +178,10 @@ impl Opening {
     }
 
     /// Lets the threads begin. If a shard could not be opened, ends them instead, which frees the devices.
-    fn finish(self, recoveries: Result<Vec<Recovery>>) -> Result<(Arc<Core>, Threads)> {
+    fn finish(self, opened: Result<Vec<Opened>>) -> Result<(Arc<Core>, Threads)> {
         let Opening { found, regions, options, places, figures, pollers, begins } = self;
-        let recoveries = match recoveries {
-            Ok(recoveries) => recoveries,
+        let opened = match opened {
+            Ok(opened) => opened,
             Err(error) => {
                 drop(begins);
                 for poller in pollers {
@@ -186,7 +192,7 @@ impl Opening {
         };
         let gone = "threads let go of it before they have said all";
         let regions = Arc::into_inner(regions).expect(gone);
-        let removals = found.removals().clone();
+        let (removals, wall_at_zero) = (found.removals().clone(), found.wall_at_zero());
         let Found { devices, set, .. } = Arc::into_inner(found).expect(gone);
         let shared = Arc::new(Pools::new(devices.as_slice(), regions));
         let names = exit::names(&options.targets, &options.devices);
@@ -200,7 +206,10 @@ impl Opening {
         let patience = options.timeout + options.command_timeout * 4;
         let timeout = options.timeout;
         let reach = Arc::new(Reach::new(devices.as_slice(), Arc::clone(&shared.counts)));
+        let (recoveries, hot) = opened.into_iter().map(|one| (one.recovery, one.hot)).unzip();
         let core = Core {
+            hot,
+            wall_at_zero,
             mailboxes: places.into_iter().map(|(_, mailbox)| mailbox).collect(),
             figures,
             hasher: set.hasher(),
@@ -260,12 +269,15 @@ impl Inputs {
     fn open(&self, said: &Sender<Said>) -> Option<Vec<ThreadShard>> {
         let mut shards = Vec::new();
         for number in (self.first..self.found.set.shards()).step_by(usize::from(self.step)) {
-            let opened = self.found.open(number, &self.regions).and_then(|mut opened| {
+            let opened = self.found.open(number, &self.regions, true).and_then(|mut opened| {
                 opened.0.notify(self.alarm.as_fd())?;
                 Ok(opened)
             });
             let (shard, says) = match opened {
-                Ok((shard, recovery)) => (Some(shard), Ok((number, recovery))),
+                Ok((shard, recovery)) => {
+                    let hot = Arc::clone(shard.hot());
+                    (Some(shard), Ok((number, Opened { recovery, hot })))
+                }
                 Err(error) => (None, Err(error)),
             };
             // The receiver is gone if another thread failed first.

@@ -68,6 +68,11 @@ impl Value {
         Value { memory, range, object_bytes, version }
     }
 
+    /// Returns all that was read: the range, and what else of its pieces.
+    pub(super) fn read_bytes(&self) -> &[u8] {
+        &self.memory
+    }
+
     /// Returns the object's version, for [`super::PutWith::condition`] and [`super::Store::get_range_if`].
     pub fn version(&self) -> Version {
         self.version

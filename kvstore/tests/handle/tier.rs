@@ -1,15 +1,18 @@
 //! The memory tier behind a handle: values that share its bytes, how large it is, and what is counted.
 
 use std::collections::BTreeMap;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_kvstore::shard::{Action, GetItem, Outcome, Part, PutItem, PutOptions, Request};
-use adit_kvstore::store::{Local, OpenOptions};
+use adit_kvstore::store::{Feed, Local, OpenOptions};
 use adit_kvstore::{Error, Key, Store};
+use nix::sys::eventfd::EventFd;
 
 use crate::on_each_path;
 use crate::rig::{Rig, data, key};
@@ -22,6 +25,8 @@ on_each_path!(
     a_tier_changes_its_size_while_readers_and_writers_are_at_work,
     a_local_store_has_a_tier_as_well,
     a_tier_that_grew_in_steps_has_room_for_objects_longer_than_a_step,
+    an_object_in_memory_is_read_without_the_store_s_thread,
+    an_answer_that_is_thrown_away_unread_counts_as_read,
 );
 
 fn open(rig: &Rig, shards: u16, tier_bytes: u64) -> Store {
@@ -221,4 +226,76 @@ fn a_tier_of_less_than_a_shard_has_use_for_is_refused_before_anything_is_written
         assert!(is_invalid && why.to_string().contains("tier_bytes"), "{why}");
     }
     assert!(std::fs::read(rig.path()).expect("read") == before, "no session began");
+}
+
+/// A feed in whose turn the store's thread stays until it is let go.
+struct Gate {
+    holds: Sender<()>,
+    lets_go: Receiver<()>,
+    bell: EventFd,
+}
+
+impl Feed for Gate {
+    fn turn(&mut self) -> Option<usize> {
+        self.holds.send(()).ok()?;
+        // Ends with the test at the latest.
+        let _ = self.lets_go.recv();
+        None
+    }
+
+    fn announce(&mut self) -> bool {
+        true
+    }
+
+    fn resume(&mut self) {}
+
+    fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+}
+
+fn an_object_in_memory_is_read_without_the_store_s_thread(rig: &Rig) {
+    let store = open(rig, 1, 8 * MIB);
+    let bytes = data(4, 300_000);
+    put(&store, 4, &bytes);
+    assert!(store.get(key(4)).wait().expect("an answer").is_some());
+    let ((holds, held), (let_go, lets_go)) = (channel(), channel());
+    let bell = EventFd::new().expect("eventfd");
+    let attached = store.attach_feed(Box::new(Gate { holds, lets_go, bell }));
+    held.recv().expect("the thread is held");
+    let into = || AnyBuffer::One(store.allocate(1 << 20).expect("memory"));
+    let value = store.get(key(4)).try_wait().expect("at once").expect("an answer");
+    assert_eq!(value.as_deref(), Some(&bytes[..]));
+    let value = store.get_range(key(4), 131_000..140_000).try_wait().expect("at once");
+    assert_eq!(value.expect("an answer").as_deref(), Some(&bytes[131_000..140_000]));
+    let read = store.get_into(key(4), Part::All, into()).try_wait().expect("at once");
+    let read = read.expect("an answer");
+    let (AnyBuffer::One(memory), Some(300_000)) = (read.memory, read.bytes) else {
+        panic!("all of it in one buffer")
+    };
+    assert_eq!(memory[..300_000], bytes);
+    let many = store.get_many([key(4), key(4)]).into_iter();
+    assert!(many.map(|one| one.try_wait()).all(|one| one.is_ok()), "lists as well");
+    // What is out of the ordinary, the thread answers.
+    let odd = store.get_into(key(4), Part::Bytes(1..2), into());
+    let miss = store.get(key(5)).try_wait().expect_err("the thread looks for it");
+    let odd = odd.try_wait().expect_err("the thread refuses it");
+    let_go.send(()).expect("it is held");
+    assert!(miss.wait().expect("an answer").is_none() && odd.wait().is_err());
+    drop(attached);
+    let stats = store.stats().wait().expect("counters");
+    assert_eq!((stats.tier_hits, stats.hits, stats.misses), (5, 6, 1));
+    assert_eq!(stats.gets - stats.hits - stats.misses, 1, "the part that it does not have");
+    assert_eq!(samples(&store)["adit_kv_request_seconds_count{request=\"get_hit\"}"], 6.0);
+}
+
+fn an_answer_that_is_thrown_away_unread_counts_as_read(rig: &Rig) {
+    let store = open(rig, 1, 0);
+    put(&store, 6, &data(6, 5000));
+    let pending = store.get(key(6));
+    // The thread has answered what came before.
+    assert!(store.get(key(6)).wait().expect("an answer").is_some());
+    drop(pending);
+    let stats = store.stats().wait().expect("counters");
+    assert_eq!((stats.gets, stats.hits, stats.bytes_read), (2, 2, 10_000));
 }

@@ -25,9 +25,47 @@ pub(super) struct Answer {
 }
 
 impl StoreWorld {
+    /// Takes an answer. What was read is verified now, or later.
+    pub(crate) fn receive(&mut self, shard: usize, done: Done<RequestTag>) {
+        if done.unverified.is_some() && self.random.one_in(2) {
+            self.unverified.push((shard, done));
+        } else {
+            self.verify(shard, done);
+        }
+    }
+
+    /// Verifies some of what was read, or all. Returns how many answers those were.
+    pub(crate) fn verify_some(&mut self, all: bool) -> usize {
+        let mut verified = 0;
+        for (shard, done) in std::mem::take(&mut self.unverified) {
+            if all || self.random.one_in(3) {
+                self.verify(shard, done);
+                verified += 1;
+            } else {
+                self.unverified.push((shard, done));
+            }
+        }
+        verified
+    }
+
+    /// Verifies what was read, as its caller does, and checks the answer.
+    fn verify(&mut self, shard: usize, mut done: Done<RequestTag>) {
+        let Some(unverified) = done.unverified.take() else { return self.answer(done) };
+        if self.canary == Some(StoreCanary::SkippedVerification) {
+            self.shards[shard].judge(self.now, unverified.unread());
+            return self.answer(done);
+        }
+        let (memory, verdict) = unverified.verify(done.memory);
+        if !verdict.is_intact() {
+            (done.result, done.version) = (Ok(Outcome::Miss), None);
+        }
+        self.shards[shard].judge(self.now, verdict);
+        self.answer(Done { memory, ..done });
+    }
+
     /// Checks the answer to an item of a request.
     pub(crate) fn answer(&mut self, done: Done<RequestTag>) {
-        let Done { reply: RequestTag { tag, item }, result, memory, version } = done;
+        let Done { reply: RequestTag { tag, item }, result, memory, version, .. } = done;
         if self.canary == Some(StoreCanary::LostAnswer) && self.random.one_in(20) {
             return;
         }

@@ -21,6 +21,10 @@ pub enum StoreCanary {
     GreedyEviction,
     /// The memory tier keeps objects that were replaced or removed.
     StaleMemory,
+    /// The memory tier forgets objects after their change is acknowledged.
+    LateInvalidation,
+    /// Callers use bytes that they should have verified.
+    SkippedVerification,
     /// Changes begin before an earlier one of their key that waits for memory.
     JumpedQueue,
     /// The store gets conditional puts as unconditional ones.
@@ -33,7 +37,7 @@ pub enum StoreCanary {
 
 impl StoreCanary {
     /// All of them.
-    pub const ALL: [StoreCanary; 12] = [
+    pub const ALL: [StoreCanary; 14] = [
         StoreCanary::IgnoredFlush,
         StoreCanary::FlippedByte,
         StoreCanary::SwappedObject,
@@ -42,6 +46,8 @@ impl StoreCanary {
         StoreCanary::LostAnswer,
         StoreCanary::GreedyEviction,
         StoreCanary::StaleMemory,
+        StoreCanary::LateInvalidation,
+        StoreCanary::SkippedVerification,
         StoreCanary::JumpedQueue,
         StoreCanary::IgnoredCondition,
         StoreCanary::KeptOutdated,
@@ -59,6 +65,8 @@ impl StoreCanary {
             StoreCanary::LostAnswer => "lost-answer",
             StoreCanary::GreedyEviction => "greedy-eviction",
             StoreCanary::StaleMemory => "stale-memory",
+            StoreCanary::LateInvalidation => "late-invalidation",
+            StoreCanary::SkippedVerification => "skipped-verification",
             StoreCanary::JumpedQueue => "jumped-queue",
             StoreCanary::IgnoredCondition => "ignored-condition",
             StoreCanary::KeptOutdated => "kept-outdated",

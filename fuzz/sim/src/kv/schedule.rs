@@ -443,6 +443,9 @@ impl StoreWorld {
         self.count_shards();
         lock(&self.machine).hang_up();
         self.end_shards();
+        for (_, done) in std::mem::take(&mut self.unverified) {
+            self.pool.give(done.memory);
+        }
         self.pending.clear();
         self.waiting = Waiting::default();
         self.writers.clear();

@@ -63,6 +63,8 @@ pub(crate) struct Shape {
     pub(crate) quota: Option<WhenReached>,
     /// Units of a region of a shard's memory tier; 0 for no tier.
     pub(crate) tier_units: u64,
+    /// Whether reads end unverified, for their callers to verify.
+    pub(crate) callers_verify: bool,
     /// Units of memory for puts, at least as many as the longest object has; 0 if none waits for memory.
     pub(crate) memory_units: u64,
     /// Whether openings keep what damage to the journal made outdated.
@@ -140,6 +142,7 @@ impl Shape {
             quota: (!is_roomy && random.one_in(3))
                 .then(|| random.pick(&[WhenReached::Refuse, WhenReached::EvictOwn])),
             tier_units: random.pick(&[0, 0, 0, 8, 16, 32, 64, 256]),
+            callers_verify: random.one_in(2),
             memory_units: if random.one_in(2) { 0 } else { MEMORY_UNITS },
             keep_outdated: random.one_in(4),
         }

@@ -3,9 +3,10 @@
 //! Gets are answered from the tiers and checked as all others are. Here come the rules of their own: no tier has more
 //! memory than it was left, and bytes that a reader holds do not change, whatever becomes of their object.
 
-use adit_kvstore::shard::{Part, Resident};
-use adit_kvstore::{LayoutId, UNIT_BYTES};
+use adit_kvstore::shard::{HotReader, Part, Resident, Stale};
+use adit_kvstore::{Key, LayoutId, UNIT_BYTES, Version};
 
+use super::canary::StoreCanary;
 use super::counts::Sum;
 use super::model::Found;
 use super::world::StoreWorld;
@@ -23,14 +24,63 @@ pub(crate) struct Reader {
     copy: Vec<u8>,
 }
 
+/// A thread that reads from a shard's tier while the shard takes its turn.
+pub(crate) struct Meanwhile {
+    reader: HotReader,
+    /// Keys to read, by number.
+    keys: Vec<(usize, Key)>,
+    wall_s: u64,
+}
+
+/// What it found: the number of the key, the bytes, their number, and the version.
+pub(crate) struct HotRead(usize, Resident, u64, Version);
+
+impl Meanwhile {
+    /// Reads the next of its keys, if there is one and it is in memory.
+    pub(crate) fn read(&mut self) -> Option<HotRead> {
+        let (number, key) = self.keys.pop()?;
+        let (resident, bytes, version) = self.reader.read(&key, self.wall_s)?;
+        Some(HotRead(number, resident, bytes, version))
+    }
+}
+
 impl StoreWorld {
+    /// Returns a thread that reads some keys during the next turn of a shard.
+    pub(crate) fn meanwhile(&mut self, shard: usize) -> Option<Meanwhile> {
+        if self.shape.tier_units == 0 || self.random.one_in(2) {
+            return None;
+        }
+        let number = |world: &mut StoreWorld| world.random.index(world.model.len());
+        let numbers: Vec<usize> = (0..4).map(|_| number(self)).collect();
+        let of_shard = |key: &usize| usize::from(self.model.shard(*key)) == shard;
+        let numbers = numbers.into_iter().filter(of_shard);
+        let keys = numbers.map(|key| (key, self.model.key(key).clone())).collect();
+        let reader = self.shards[shard].hot_reader();
+        Some(Meanwhile { reader, keys, wall_s: self.wall_s() })
+    }
+
+    /// Checks what was read from memory, now that the answers that came before are known.
+    pub(crate) fn check_read(&mut self, read: HotRead) {
+        let HotRead(key, resident, bytes, version) = read;
+        let (begin, since) = (self.model.tick(), self.now);
+        let found = Found { bytes: &resident[..bytes as usize], part: &Part::All };
+        if let Err(what) = self.model.hit(key, (&found, Some(version)), begin, since) {
+            violated(1, format_args!("in memory, on another thread: {what}"));
+        }
+        self.note(&[62, key as u64], format_args!("{bytes} bytes of {key} are read meanwhile"));
+        self.counts.count(Sum::ReadMeanwhile, 1);
+    }
+
     /// Lends the tiers of a store that was opened their first memory.
     pub(crate) fn lend_tiers(&mut self) {
         for shard in 0..self.shards.len() {
             self.lend_tier(shard);
-            if self.canary == Some(super::StoreCanary::StaleMemory) {
-                self.shards[shard].keep_stale_in_tier();
-            }
+            let stale = match self.canary {
+                Some(StoreCanary::StaleMemory) => Stale::Kept,
+                Some(StoreCanary::LateInvalidation) => Stale::ForgottenLate,
+                _ => continue,
+            };
+            self.shards[shard].keep_stale_in_tier(stale);
         }
     }
 

@@ -184,7 +184,7 @@ impl StoreWorld {
             self.pending.get_mut(&reply.tag).expect("it is not answered").has_deadline = true;
             let Action::Put(put) = action else { unreachable!("only puts wait for memory") };
             let (result, memory) = (Err(Failure::Deadline), put.data);
-            self.answer(Done { reply, result, memory, version: None });
+            self.answer(Done { reply, result, memory, version: None, unverified: None });
         } else {
             self.shards[usize::from(shard)].submit(self.now, request);
         }

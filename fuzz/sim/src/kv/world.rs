@@ -8,7 +8,7 @@ use std::time::Duration;
 use adit_driver::Time;
 use adit_kvstore::internals::format::Set;
 use adit_kvstore::shard::{
-    Condition, Lane, LeaseId, Ledger, Part, Removals, Shard, ShardOptions, Tag, WriterId,
+    Condition, Done, Lane, LeaseId, Ledger, Part, Removals, Shard, ShardOptions, Tag, WriterId,
 };
 use adit_kvstore::{
     Durability, Key, LayoutId, Quota, TenantId, UNIT_BYTES, Version as StoreVersion, Watermarks,
@@ -25,7 +25,7 @@ use super::media::Media;
 use super::model::{Crash, Model, Moment, Version};
 use super::pool::Pool;
 use super::shape::Shape;
-use super::tiers::Reader;
+use super::tiers::{Meanwhile, Reader};
 use super::waiting::Waiting;
 use crate::random::Random;
 use crate::trace::Trace;
@@ -199,6 +199,8 @@ pub(crate) struct StoreWorld {
     pub(crate) leases: Vec<Lease>,
     /// What callers hold of objects in memory.
     pub(crate) readers: Vec<Reader>,
+    /// What was read and its callers have yet to verify, by shard.
+    pub(crate) unverified: Vec<(usize, Done<RequestTag>)>,
     /// Changes that have not reached their shards.
     pub(crate) waiting: Waiting,
     pub(crate) next_tag: u64,
@@ -265,6 +267,7 @@ impl StoreWorld {
             writers: Vec::new(),
             leases: Vec::new(),
             readers: Vec::new(),
+            unverified: Vec::new(),
             waiting: Waiting::default(),
             next_tag: 0,
             room: Vec::new(),
@@ -345,6 +348,7 @@ impl StoreWorld {
             keep_outdated: shape.keep_outdated || self.canary == Some(StoreCanary::KeptOutdated),
             ledger: self.ledger.clone(),
             removals: self.removals.clone(),
+            callers_verify: shape.callers_verify,
         }
     }
 
@@ -368,16 +372,23 @@ impl StoreWorld {
         let (mut done, mut moved) = (Vec::new(), self.go_on_waiting(false));
         let mut next = self.next_late();
         for shard in 0..self.shards.len() {
-            let turn = self.shards[shard].poll(self.now, &mut |answer| done.push(answer));
+            let mut meanwhile = self.meanwhile(shard);
+            let turn = self.shards[shard].poll(self.now, &mut |answer| {
+                done.push((answer, meanwhile.as_mut().and_then(Meanwhile::read)));
+            });
             moved += turn.moved + done.len();
             next = next.min(turn.next);
-            done.drain(..).for_each(|answer| self.answer(answer));
+            for (answer, read) in done.drain(..) {
+                self.receive(shard, answer);
+                read.into_iter().for_each(|read| self.check_read(read));
+            }
             self.check_evictions(shard, 0);
             self.keep_moments();
         }
         self.keep_account();
         self.excuse_if_struck();
         self.note_turn();
+        moved += self.verify_some(moved == 0);
         if moved == 0 {
             moved += self.go_on_waiting(true);
         }

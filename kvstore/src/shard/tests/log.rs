@@ -79,7 +79,13 @@ impl Log<u64> {
 }
 
 fn done(reply: u64) -> Done<u64> {
-    Done { reply, result: Ok(Outcome::Stored), memory: AnyBuffer::None, version: None }
+    Done {
+        reply,
+        result: Ok(Outcome::Stored),
+        memory: AnyBuffer::None,
+        version: None,
+        unverified: None,
+    }
 }
 
 fn put(key: &[u8], answer: Option<u64>) -> Event<u64> {

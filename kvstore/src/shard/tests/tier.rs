@@ -14,6 +14,7 @@ use crate::model::place::UNIT_BYTES;
 use crate::shard::parts::Memory;
 use crate::shard::{
     Action, Done, Failure, GetItem, Outcome, Part, PutItem, PutOptions, ShardOptions, Stats,
+    TouchItem,
 };
 
 const UNIT: usize = UNIT_BYTES as usize;
@@ -212,7 +213,11 @@ fn offer(rig: &mut Rig, key: u64, bytes: &[u8]) {
     read.copy_from_slice(bytes);
     let read = Memory::of(AnyBuffer::One(read));
     let reading = rig.shard.pin_part((id, &object), hash, &Part::All, &read, 0);
-    rig.shard.offer_to_tier(&reading.expect("memory for it"), &read);
+    let reading = reading.expect("memory for it");
+    if let Some(tier) = rig.shard.offer_to_tier(&reading) {
+        tier.fill(&reading, |into| read.copy_to(into), true);
+    }
+    rig.shard.note_hits();
     rig.shard.spaces.unpin(object.place);
 }
 
@@ -299,4 +304,77 @@ fn a_tier_that_shrinks_has_no_more_than_it_was_left_and_grows_again() {
     read_all(&mut rig);
     assert_eq!(read_all(&mut rig).tier_hits, off.tier_hits + 8);
     assert!(held.iter().all(|byte| *byte == 8), "a reader keeps what it holds");
+}
+
+/// Returns whether a reader on another thread finds an object at this Unix time, in seconds.
+fn is_hot(rig: &Rig, key: u64, wall_s: u64) -> bool {
+    rig.shard.hot_reader().read(&key.into(), wall_s).is_some()
+}
+
+#[test]
+fn a_reader_on_another_thread_finds_what_the_shard_would_find() {
+    let mut rig = rig(32);
+    let put = |key, ttl_s| {
+        let options = PutOptions { ttl_s, ..PutOptions::default() };
+        Action::Put(PutItem { options, ..item(key, 2) })
+    };
+    assert_eq!((rig.wait(put(1, None)), rig.wait(put(2, Some(100)))), (STORED, STORED));
+    assert!(!is_hot(&rig, 1, 0), "it was not read");
+    assert!(all(&mut rig, 1, 2).is_some() && all(&mut rig, 2, 2).is_some());
+    assert!(is_hot(&rig, 1, 1 << 40) && is_hot(&rig, 2, 0));
+    let end_s = rig.shard.info(rig.now, &2u64.into()).and_then(|info| info.ttl_s);
+    let end_s = rig.shard.wall_s(rig.now) + end_s.expect("it expires");
+    assert!(is_hot(&rig, 2, end_s - 1) && !is_hot(&rig, 2, end_s));
+    let touch = TouchItem { key: 2u64.into(), ttl_s: None };
+    assert_eq!(rig.wait(Action::Touch(touch)), Ok(Outcome::Touched));
+    assert!(is_hot(&rig, 2, 1 << 40), "it never expires now");
+    assert_eq!(rig.wait(version(1, 2, 9)), STORED);
+    assert!(!is_hot(&rig, 1, 0), "it was replaced");
+    assert_eq!(rig.wait(Action::Delete(2u64.into())), Ok(Outcome::Deleted));
+    assert!(!is_hot(&rig, 2, 0));
+    let stats = {
+        rig.turn(1);
+        stats(&rig)
+    };
+    assert_eq!((stats.gets, stats.hits, stats.tier_hits), (6, 6, 4), "both kinds of reads count");
+}
+
+#[test]
+fn objects_of_a_device_that_failed_are_not_found_in_memory() {
+    let mut rig = rig(32);
+    assert_eq!(rig.put(1, 2), STORED);
+    assert!(all(&mut rig, 1, 2).is_some() && is_hot(&rig, 1, 0));
+    rig.shard.lanes[0].fail("as arranged");
+    rig.turn(1);
+    assert!(!is_hot(&rig, 1, 0));
+    assert_eq!(all(&mut rig, 1, 2), None);
+}
+
+#[test]
+fn what_its_reader_finds_damaged_is_dropped_and_what_comes_since_stays() {
+    for replaces in [false, true] {
+        let mut rig =
+            Rig::new(1, 64, ShardOptions { callers_verify: true, ..options(Durability::Restart) });
+        rig.shard.lend_to_tier([memory(32 * UNIT)]);
+        assert_eq!(rig.put(1, 2), STORED);
+        let into = AnyBuffer::One(memory(2 * UNIT));
+        let get = GetItem { key: 1u64.into(), part: Part::All, into, version: None };
+        let tag = rig.submit(Time::NEVER, Action::Get(get));
+        rig.turn(20);
+        let at = rig.answers.iter().position(|done| done.reply == tag).expect("answered");
+        let Done { unverified, memory, .. } = rig.answers.swap_remove(at);
+        let AnyBuffer::One(mut memory) = memory else { panic!("one buffer was given") };
+        memory[UNIT] ^= 1;
+        if replaces {
+            assert_eq!(rig.wait(version(1, 2, 9)), STORED);
+        }
+        let (_, verdict) = unverified.expect("its caller verifies").verify(AnyBuffer::One(memory));
+        assert!(!verdict.is_intact());
+        rig.shard.judge(rig.now, verdict);
+        let stats = stats(&rig);
+        assert_eq!((stats.hits, stats.misses, stats.misses_corrupt), (0, 1, 1));
+        assert_eq!(rig.shard.exists(rig.now, &1u64.into()), replaces, "only what was read goes");
+        rig.turn(1);
+        assert_eq!(self::stats(&rig).tier_objects, 0, "what is damaged does not come in");
+    }
 }

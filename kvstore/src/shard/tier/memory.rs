@@ -5,7 +5,7 @@
 //! tier gives up is freed with the last `Resident` in it.
 //!
 //! A value that a caller holds keeps its whole region from the system: what a tier gives up is freed region by region. So
-//! values may pin half of the tier's memory ([`Resident::pin`]); who asks for more gets a copy.
+//! values may pin half of the tier's memory ([`Resident::pin`], on any thread); who asks for more gets a copy.
 //!
 //! A region has a number that no other gets. Numbers ascend in the order in which regions are lent, and regions go from
 //! the end, so what lies in regions that went has a number from some one on.
@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use adit_driver::Buffer;
 
+use super::pins::{PinnedBytes, Pins};
 use crate::io::memory::FreeMemory;
 
 /// Values may pin one part of a tier's memory in so many.
@@ -42,7 +43,7 @@ struct Ground {
     number: u64,
     bytes: u64,
     /// Values in it that callers hold.
-    values: AtomicU64,
+    pins: Pins,
     sums: Arc<Sums>,
 }
 
@@ -50,15 +51,15 @@ struct Ground {
 #[derive(Default)]
 struct Sums {
     bytes: AtomicU64,
-    /// Bytes of those in which callers hold values.
-    pinned_bytes: AtomicU64,
-    pinned_bytes_max: AtomicU64,
+    /// Of those in which callers hold values.
+    pinned: Arc<PinnedBytes>,
 }
 
 impl Ground {
     fn new(number: u64, bytes: u64, sums: &Arc<Sums>) -> Arc<Ground> {
         sums.bytes.fetch_add(bytes, Ordering::Relaxed);
-        Arc::new(Ground { number, bytes, values: AtomicU64::new(0), sums: Arc::clone(sums) })
+        let pins = Pins::new(bytes, &sums.pinned);
+        Arc::new(Ground { number, bytes, pins, sums: Arc::clone(sums) })
     }
 }
 
@@ -82,10 +83,7 @@ impl Deref for Pinned {
 
 impl Drop for Pinned {
     fn drop(&mut self) {
-        let region = &self.0.0.region;
-        if region.values.fetch_sub(1, Ordering::Relaxed) == 1 {
-            region.sums.pinned_bytes.fetch_sub(region.bytes, Ordering::Relaxed);
-        }
+        self.0.0.region.pins.remove();
     }
 }
 
@@ -96,21 +94,9 @@ impl Resident {
     }
 
     /// Lets a caller hold it, unless values would pin more memory than they may. A region that has a value has room for
-    /// others. Call it on the tier's thread, which alone adds values.
+    /// others.
     pub fn pin(&self) -> Option<Pinned> {
-        let region = &self.0.region;
-        let sums = &region.sums;
-        if region.values.load(Ordering::Relaxed) == 0 {
-            let pinned = sums.pinned_bytes.load(Ordering::Relaxed) + region.bytes;
-            if pinned > sums.pinned_bytes_max.load(Ordering::Relaxed) {
-                return None;
-            }
-        }
-        // The last value may have gone since; then it takes the bytes off that are added here.
-        if region.values.fetch_add(1, Ordering::Relaxed) == 0 {
-            sums.pinned_bytes.fetch_add(region.bytes, Ordering::Relaxed);
-        }
-        Some(Pinned(self.clone()))
+        self.0.region.pins.add().then(|| Pinned(self.clone()))
     }
 
     /// Returns the number of its region.
@@ -174,6 +160,11 @@ impl Home {
 pub(super) struct Room(Held);
 
 impl Room {
+    /// Returns the number of its region.
+    pub(super) fn region(&self) -> u64 {
+        self.0.region.number
+    }
+
     /// Fills all of it by `fill`, after which it does not change. `None` if that returns false.
     pub(super) fn filled(mut self, fill: impl FnOnce(&mut [u8]) -> bool) -> Option<Resident> {
         let run = self.0.run.as_mut().expect("it has its run until it is dropped");
@@ -251,12 +242,12 @@ impl Regions {
     }
 
     pub(super) fn set_pinned_bytes_max(&self, bytes: u64) {
-        self.sums.pinned_bytes_max.store(bytes, Ordering::Relaxed);
+        self.sums.pinned.set_max(bytes);
     }
 
     /// Returns the bytes of the regions in which callers hold values, with those that were given up.
     pub(super) fn pinned_bytes(&self) -> u64 {
-        self.sums.pinned_bytes.load(Ordering::Relaxed)
+        self.sums.pinned.get()
     }
 
     /// Returns the bytes of the regions that were given up and are not freed.

@@ -1,14 +1,15 @@
 //! The memory tier: hot objects whose bytes stay in memory after they were read and verified.
 //!
-//! A hit is a lookup by the object's id and a reference to the bytes: no command, no checksum, no copy. An object comes
-//! in with the read that found it intact, by one copy, which is verified as well: at once while there is free memory,
-//! otherwise if it was read before, not long ago ([`Recent`]). So a scan passes by, and only few reads copy. What goes is
-//! S3-FIFO's choice, among the objects that no reader holds.
+//! A hit is a lookup and a reference to the bytes: no command, no checksum, no copy. Any thread looks up by itself, in a
+//! [`Hot`] table. An object comes in with the read that found it intact, by one copy, which whoever verifies the read makes
+//! ([`Filling`]): at once while there is free memory, otherwise if it was read before, not long ago ([`Recent`]). So a scan
+//! passes by, and only few reads copy. What goes is S3-FIFO's choice, among the objects that no reader holds.
 //!
 //! Invariants:
 //!
 //! - An entry is of the object that the index has under its id: each step that replaces or removes that object
-//!   forgets the entry as well ([`Tier::forget`]), so before the change is acknowledged.
+//!   forgets the entry as well ([`Tier::forget`]), so before the change is acknowledged. The same holds for an object
+//!   whose device fails.
 //! - Bytes do not change while they are shared. Readers that outlive their entry keep the run that they read, and no
 //!   other object gets it meanwhile.
 //! - The tier has the memory that it was lent and no more, however many readers hold parts of it. Values that callers hold
@@ -16,15 +17,27 @@
 //!
 //! A tier without memory, the default, is off: it finds nothing and takes nothing.
 
+mod filling;
+mod hot;
 mod memory;
+mod pins;
 mod serve;
+mod shelf;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use adit_driver::Buffer;
 
+pub(crate) use self::filling::Filling;
+#[cfg(feature = "internals")]
+pub use self::hot::HotReader;
+use self::hot::{About, HotEntry};
+pub(crate) use self::hot::{Hot, HotObject};
 pub use self::memory::{GivenUp, Pinned, Resident};
 use self::memory::{Regions, Room};
+use self::shelf::Used;
 use super::stats::Stats;
 use crate::catalog::hash::NumberMap;
 use crate::model::object::ObjectId;
@@ -37,6 +50,8 @@ const OBJECT_PARTS: u64 = 8;
 /// A search for an object that can go gives up after so many that readers hold.
 const HELD_MAX: u32 = 64;
 const ENTRIES_MAX: u64 = 1 << 24;
+/// S3-FIFO counts no more uses of an object.
+const USES_MAX: u64 = 3;
 
 /// An object, as the tier knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,16 +62,46 @@ pub(super) struct Known {
     pub(super) bytes: u64,
 }
 
+/// What the model checker replaces.
+mod sync {
+    pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    pub(super) use std::sync::{Arc, OnceLock as Once, RwLock};
+
+    pub(super) use crossbeam_queue::SegQueue as Queue;
+
+    pub(super) use crate::catalog::hash::NumberMap;
+
+    /// Parts of the table with a lock each: readers of different keys rarely meet.
+    pub(super) const PARTS: usize = 64;
+}
+
 struct Entry {
     known: Known,
-    /// The hash of its key.
-    hash: u64,
-    resident: Resident,
+    /// The region of its memory.
+    region: u64,
+    /// As readers see it.
+    hot: Arc<HotEntry>,
+}
+
+impl Entry {
+    /// Returns its bytes if they are there.
+    fn resident(&self) -> Option<Resident> {
+        self.hot.value()
+    }
+
+    /// Returns whether it is read, or being filled.
+    fn is_held(&self) -> bool {
+        self.hot.is_open() || self.hot.peek().is_some_and(Resident::is_shared)
+    }
 }
 
 /// Objects in memory.
 pub(super) struct Tier {
     regions: Regions,
+    /// The entries as readers on other threads see them.
+    hot: Arc<Hot>,
+    /// Entries that have gone and that readers kept from being unlinked.
+    to_unlink: Vec<Arc<HotEntry>>,
     /// By slot. The slots are the ids of the order.
     entries: Vec<Option<Entry>>,
     idle_slots: Vec<u32>,
@@ -69,16 +114,28 @@ pub(super) struct Tier {
     seen: Recent,
     used_bytes: u64,
     counts: Counts,
-    /// Whether it keeps what is replaced and removed.
+    /// Whether it keeps what is replaced and removed, against its rule.
     #[cfg(feature = "internals")]
-    keeps_stale: bool,
+    stale: Option<Stale>,
+    /// What it forgets a turn late.
+    #[cfg(feature = "internals")]
+    forgotten_late: Vec<ObjectId>,
+}
+
+/// A broken rule, which a simulation has to notice.
+#[cfg(feature = "internals")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stale {
+    /// Objects that are replaced or removed stay.
+    Kept,
+    /// They are forgotten in the next turn, so after the change is acknowledged.
+    ForgottenLate,
 }
 
 #[derive(Default)]
 struct Counts {
     hits: u64,
     hit_bytes: u64,
-    admissions: u64,
     evictions: u64,
     invalidations: u64,
 }
@@ -87,6 +144,8 @@ impl Default for Tier {
     fn default() -> Tier {
         Tier {
             regions: Regions::default(),
+            hot: Arc::default(),
+            to_unlink: Vec::new(),
             entries: Vec::new(),
             idle_slots: Vec::new(),
             slots: NumberMap::default(),
@@ -97,7 +156,9 @@ impl Default for Tier {
             used_bytes: 0,
             counts: Counts::default(),
             #[cfg(feature = "internals")]
-            keeps_stale: false,
+            stale: None,
+            #[cfg(feature = "internals")]
+            forgotten_late: Vec::new(),
         }
     }
 }
@@ -128,8 +189,9 @@ impl Tier {
         if let Some(first) = gone.first() {
             for slot in 0..self.entries.len() {
                 let entry = self.entries[slot].as_ref();
-                if entry.is_some_and(|entry| entry.resident.region() >= first) {
-                    gone.add(self.take_out(slot as u32).resident);
+                if entry.is_some_and(|entry| entry.region >= first) {
+                    // One that is being filled goes with its filling.
+                    self.take_out(slot as u32).resident().into_iter().for_each(|it| gone.add(it));
                     self.counts.evictions += 1;
                 }
             }
@@ -166,31 +228,74 @@ impl Tier {
         if entry.known.bytes != known.bytes {
             return None;
         }
-        assert_eq!(entry.resident.len() as u64, known.bytes, "all of the object is resident");
+        let resident = entry.resident()?;
+        assert_eq!(resident.len() as u64, known.bytes, "all of the object is resident");
         self.order.touched(ObjectId(slot));
-        Some(entry.resident.clone())
+        Some(resident)
     }
 
-    /// Counts a hit that delivered `bytes`.
-    pub(super) fn count_hit(&mut self, bytes: u64) {
-        self.counts.hits += 1;
+    /// Returns the table of readers on other threads.
+    pub(super) fn hot(&self) -> &Arc<Hot> {
+        &self.hot
+    }
+
+    /// Takes an entry that readers on other threads used, and its uses, which it notes.
+    pub(super) fn take_used(&mut self) -> Option<(Arc<HotEntry>, Used)> {
+        let (entry, used) = self.hot.take_used()?;
+        self.note_used(&entry, used.count);
+        Some((entry, used))
+    }
+
+    /// Counts hits that delivered `bytes`.
+    pub(super) fn count_hits(&mut self, hits: u64, bytes: u64) {
+        self.counts.hits += hits;
         self.counts.hit_bytes += bytes;
     }
 
-    /// Takes an object in if it is worth it; `hash` is that of its key. `fill` copies its bytes, and returns whether the
-    /// copy is intact: otherwise the object stays out.
-    pub(super) fn offer(&mut self, known: Known, hash: u64, fill: impl FnOnce(&mut [u8]) -> bool) {
-        if self.slots.contains_key(&known.id) || known.bytes > self.object_bytes_max {
+    fn note_used(&mut self, used: &Arc<HotEntry>, uses: u64) {
+        let Some(slot) = self.slots.get(&used.meta.id).copied() else { return };
+        let entry = self.entries[slot as usize].as_ref().expect("a slot in use has an entry");
+        if !Arc::ptr_eq(&entry.hot, used) {
             return;
         }
-        let Some(room) = self.free_room(known.bytes).or_else(|| self.make_room(known.bytes, hash))
-        else {
-            return;
-        };
-        if let Some(resident) = room.filled(fill) {
-            self.counts.admissions += 1;
-            self.insert(Entry { known, hash, resident });
+        if used.is_given_up() {
+            drop(self.take_out(slot));
+        } else {
+            (0..uses.min(USES_MAX)).for_each(|_| self.order.touched(ObjectId(slot)));
         }
+    }
+
+    /// Takes an object in if it is worth it: `about` is made then. Its bytes are missing until they are filled in.
+    pub(super) fn offer(
+        &mut self,
+        known: Known,
+        hash: u64,
+        about: impl FnOnce() -> About,
+    ) -> Option<Filling> {
+        self.unlink_gone();
+        if let Some(slot) = self.slots.get(&known.id).copied() {
+            let entry = self.entries[slot as usize].as_ref().expect("a slot in use has an entry");
+            if !entry.hot.is_given_up() {
+                return None;
+            }
+            drop(self.take_out(slot));
+        }
+        if known.bytes > self.object_bytes_max {
+            return None;
+        }
+        let room = self.free_room(known.bytes).or_else(|| self.make_room(known.bytes, hash))?;
+        let hot = HotEntry::new(hash, about());
+        if !self.hot.put(&hot) {
+            return None;
+        }
+        self.insert(Entry { known, region: room.region(), hot: Arc::clone(&hot) });
+        Some(Filling::new(&self.hot, hot, room))
+    }
+
+    /// Unlinks entries that have gone, as far as no reader is in the way.
+    fn unlink_gone(&mut self) {
+        let Tier { to_unlink, hot, .. } = self;
+        to_unlink.retain(|entry| !hot.unlink(entry));
     }
 
     fn free_room(&mut self, bytes: u64) -> Option<Room> {
@@ -210,9 +315,8 @@ impl Tier {
         let mut evicted = 0;
         while evicted < bytes {
             let entries = &self.entries;
-            let is_held = |slot: ObjectId| {
-                entries[slot.0 as usize].as_ref().is_some_and(|entry| entry.resident.is_shared())
-            };
+            let is_held =
+                |slot: ObjectId| entries[slot.0 as usize].as_ref().is_some_and(Entry::is_held);
             let victim = self.order.victim_within(HELD_MAX, &mut { is_held })?;
             evicted += self.evict(victim.0);
             if let Some(room) = self.free_room(bytes) {
@@ -225,8 +329,8 @@ impl Tier {
     /// Evicts an entry and returns its bytes.
     fn evict(&mut self, slot: u32) -> u64 {
         let entry = self.clear(slot);
-        self.order.evicted(ObjectId(slot), entry.hash);
-        self.seen.remember(entry.hash);
+        self.order.evicted(ObjectId(slot), entry.hot.hash());
+        self.seen.remember(entry.hot.hash());
         self.counts.evictions += 1;
         entry.known.bytes
     }
@@ -234,10 +338,9 @@ impl Tier {
     /// Drops the entry of an object that is replaced or removed.
     #[inline]
     pub(super) fn forget(&mut self, id: ObjectId) {
-        if !self.has_objects() || self.keeps_stale() {
-            return;
+        if self.has_objects() && !self.keeps(id) {
+            self.drop_entry(id);
         }
-        self.drop_entry(id);
     }
 
     #[inline(never)]
@@ -245,15 +348,31 @@ impl Tier {
         if let Some(slot) = self.slots.get(&id).copied() {
             let entry = self.take_out(slot);
             // Its key is in use, so its next version may come in with its first read.
-            self.seen.remember(entry.hash);
+            self.seen.remember(entry.hot.hash());
             self.counts.invalidations += 1;
+        }
+    }
+
+    /// Forgets the objects of a device that has failed.
+    pub(super) fn forget_device(&mut self, device: u8) {
+        let entries = self.entries.iter().flatten();
+        let failed = entries.filter(|entry| entry.known.place.device == device);
+        let ids: Vec<ObjectId> = failed.map(|entry| entry.known.id).collect();
+        ids.into_iter().for_each(|id| self.forget(id));
+    }
+
+    /// Notes that an object expires at another time: Unix time in seconds, or never.
+    pub(super) fn expires(&mut self, id: ObjectId, at_s: Option<u64>) {
+        let slot = self.slots.get(&id).copied();
+        if let Some(entry) = slot.and_then(|slot| self.entries[slot as usize].as_ref()) {
+            entry.hot.meta.set_expiry(at_s);
         }
     }
 
     fn insert(&mut self, entry: Entry) {
         let slot = self.idle_slots.pop().unwrap_or(self.entries.len() as u32);
         assert!(slot < self.entries_max, "there are slots for all entries");
-        self.order.inserted(ObjectId(slot), entry.hash);
+        self.order.inserted(ObjectId(slot), entry.hot.hash());
         self.used_bytes += entry.known.bytes;
         let before = self.slots.insert(entry.known.id, slot);
         assert!(before.is_none(), "an object has one entry");
@@ -276,6 +395,9 @@ impl Tier {
         assert_eq!(known, Some(slot), "the map has what the slots have");
         self.idle_slots.push(slot);
         self.used_bytes -= entry.known.bytes;
+        if !self.hot.take_out(&entry.hot) {
+            self.to_unlink.push(Arc::clone(&entry.hot));
+        }
         entry
     }
 
@@ -285,20 +407,40 @@ impl Tier {
         self.regions.set_pinned_bytes_max(bytes);
     }
 
-    /// Makes it keep what is replaced and removed, against its rule.
+    /// Breaks the rule that it forgets what is replaced and removed.
     #[cfg(feature = "internals")]
-    pub(super) fn keep_stale(&mut self) {
-        self.keeps_stale = true;
+    pub(super) fn keep_stale(&mut self, stale: Stale) {
+        self.stale = Some(stale);
     }
 
+    /// Returns whether it keeps an object that it should forget.
     #[cfg(feature = "internals")]
-    fn keeps_stale(&self) -> bool {
-        self.keeps_stale
+    fn keeps(&mut self, id: ObjectId) -> bool {
+        if self.stale == Some(Stale::ForgottenLate) {
+            self.forgotten_late.push(id);
+        }
+        self.stale.is_some()
     }
 
     #[cfg(not(feature = "internals"))]
-    fn keeps_stale(&self) -> bool {
+    fn keeps(&mut self, _id: ObjectId) -> bool {
         false
+    }
+
+    /// Returns whether its rule is broken.
+    fn keeps_stale(&self) -> bool {
+        #[cfg(feature = "internals")]
+        return self.stale.is_some();
+        #[cfg(not(feature = "internals"))]
+        false
+    }
+
+    /// Forgets what it should have forgotten in the last turn.
+    #[cfg(feature = "internals")]
+    pub(super) fn forget_late(&mut self) {
+        while let Some(id) = self.forgotten_late.pop() {
+            self.drop_entry(id);
+        }
     }
 
     /// Returns the bytes of memory of its tables, without those of its objects.
@@ -313,11 +455,11 @@ impl Tier {
 
     /// Returns the counters of the shard with those of the tier.
     pub(super) fn counted(&self, stats: Stats) -> Stats {
-        let Counts { hits, hit_bytes, admissions, evictions, invalidations } = self.counts;
+        let Counts { hits, hit_bytes, evictions, invalidations } = self.counts;
         Stats {
             tier_hits: hits,
             tier_hit_bytes: hit_bytes,
-            tier_admissions: admissions,
+            tier_admissions: self.hot.filled(),
             tier_evictions: evictions,
             tier_invalidations: invalidations,
             tier_objects: self.slots.len() as u64,

@@ -1,5 +1,7 @@
 //! What the tier does for a shard's gets.
 
+use std::sync::Arc;
+
 use adit_driver::Buffer;
 #[cfg(feature = "internals")]
 use adit_driver::Time;
@@ -11,7 +13,13 @@ use super::super::parts::{Extract, Memory, extract};
 use super::super::request::{
     Action, Arriving, Done, Found, GetItem, Hashed, Outcome, Part, Request,
 };
-use super::{GivenUp, Known, Resident};
+#[cfg(feature = "internals")]
+use super::Stale;
+use super::hot::About;
+#[cfg(feature = "internals")]
+use super::hot::HotReader;
+use super::shelf::Used;
+use super::{Filling, GivenUp, Hot, Known, Resident};
 use crate::error::Failure;
 use crate::io::lane::Load;
 #[cfg(feature = "internals")]
@@ -53,11 +61,16 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.in_memory(id, &self.index.object(id))
     }
 
-    /// Breaks the rule that the memory tier forgets objects that are replaced or removed, which a simulation has to
-    /// notice.
+    /// Breaks a rule of the memory tier's, which a simulation has to notice.
     #[cfg(feature = "internals")]
-    pub fn keep_stale_in_tier(&mut self) {
-        self.tier.keep_stale();
+    pub fn keep_stale_in_tier(&mut self, stale: Stale) {
+        self.tier.keep_stale(stale);
+    }
+
+    /// Returns a reader of the objects in memory, for any thread.
+    #[cfg(feature = "internals")]
+    pub fn hot_reader(&self) -> HotReader {
+        HotReader::new(self.hot(), self.index.hasher())
     }
 
     /// Answers the get that comes next if its object is in memory; returns whether it did, or the caller took the get
@@ -83,7 +96,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             let read = self.read_from_memory((id, hash), object, &part, (&mut memory, copies));
             let version = read.is_ok().then_some(object.version);
             let (result, memory) = (read.map(|bytes| Outcome::Hit { bytes }), memory.into_any());
-            self.answers.push_back(Done { reply, result, memory, version });
+            self.answers.push_back(Done { reply, result, memory, version, unverified: None });
         }
         requests.advance();
         true
@@ -119,36 +132,61 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.stats.hits += 1;
         self.stats.bytes_read += bytes;
         self.tenants.counters(object.tenant).hits += 1;
-        self.tier.count_hit(bytes);
+        self.tier.count_hits(1, bytes);
         Ok(bytes)
     }
 
-    /// Offers the tier an object that was read and found intact, if all of it was read and it is still there.
+    /// Offers the tier an object that was read, if all of it was read and it is still there. Returns what to fill with a
+    /// copy of its bytes, once they are verified.
     #[inline(never)]
-    pub(in crate::shard) fn offer_to_tier(&mut self, reading: &Reading, memory: &Memory) {
-        if !self.is_current(reading) {
-            return;
+    pub(in crate::shard) fn offer_to_tier(&mut self, reading: &Reading) -> Option<Filling> {
+        if !self.tier.is_on() || !self.is_current(reading) {
+            return None;
         }
         let id = reading.id;
         let object = self.index.object(id);
         let bytes = self.spaces.units_of(&object) * UNIT_BYTES;
         if reading.extract.padded_bytes != bytes {
-            return;
+            return None;
         }
         let hash = self.index.hash(self.index.key_bytes(id));
-        let known = Known { id, place: object.place, bytes };
-        let pieces = &reading.extract.pieces;
-        // The memory was checked, but its owner may share it with a process that wrote to it since: only the copy
-        // counts.
-        self.tier.offer(known, hash, |into| {
-            memory.copy_to(into);
-            pieces.zero_gaps(into);
-            pieces.are_intact(into, reading.checksums.iter().copied())
-        });
+        let found = self.found(&object);
+        let Shard { tier, index, expiry, .. } = self;
+        let about = || About::new(id, index.key(id), &object, found, expiry.get(id));
+        tier.offer(Known { id, place: object.place, bytes }, hash, about)
+    }
+
+    /// Returns the table of objects in memory, for any thread.
+    pub(crate) fn hot(&self) -> &Arc<Hot> {
+        self.tier.hot()
+    }
+
+    /// Counts the reads that other threads answered from memory, and notes that their objects are in use.
+    pub(crate) fn note_hits(&mut self) {
+        #[cfg(feature = "internals")]
+        self.tier.forget_late();
+        while let Some((entry, Used { count, bytes })) = self.tier.take_used() {
+            let About { id, tenant, .. } = entry.meta;
+            let counters = self.tenants.counters(tenant);
+            (counters.gets, counters.hits) = (counters.gets + count, counters.hits + count);
+            self.stats.gets += count;
+            self.stats.hits += count;
+            self.stats.bytes_read += bytes;
+            self.tier.count_hits(count, bytes);
+            if !entry.is_gone() {
+                self.policy.touched(id);
+                self.own.used(id, tenant);
+                if let Some(admission) = &mut self.admission {
+                    admission.touched(entry.hash());
+                }
+            }
+        }
     }
 
     /// Returns whether the object of a read is the one that the index has.
     pub(in crate::shard) fn is_current(&self, reading: &Reading) -> bool {
-        self.index.contains(reading.id) && self.index.object(reading.id).place == reading.place
+        let is_it =
+            |object: Object| (object.place, object.version) == (reading.place, reading.version);
+        self.index.contains(reading.id) && is_it(self.index.object(reading.id))
     }
 }

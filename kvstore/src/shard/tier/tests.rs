@@ -3,8 +3,11 @@
 use proptest::collection::vec;
 use proptest::prelude::*;
 
+use super::super::request::Found;
 use super::super::tests::device::memory;
 use super::*;
+use crate::model::key::Key;
+use crate::model::object::Object;
 
 const UNIT: usize = UNIT_BYTES as usize;
 const OBJECTS: u32 = 24;
@@ -42,6 +45,22 @@ struct Rig {
     held: Vec<(Resident, u8)>,
 }
 
+/// Offers an object whose bytes are all `byte`.
+fn offer(tier: &mut Tier, known: Known, hash: u64, byte: u8) {
+    let about = || {
+        let (layout, tenant, version) = Default::default();
+        let object = Object { place: known.place, bytes: known.bytes, layout, tenant, version };
+        let found = Found { device: 0, bytes: known.bytes, piece_bytes: known.bytes };
+        About::new(known.id, Key::from(hash), &object, found, None)
+    };
+    if let Some(filling) = tier.offer(known, hash, about) {
+        filling.fill_by(|into| {
+            into.fill(byte);
+            true
+        });
+    }
+}
+
 impl Rig {
     fn known(id: u32) -> Known {
         let place = Place { device: 0, unit: u64::from(id) * 100 };
@@ -59,10 +78,7 @@ impl Rig {
         match &found {
             Some(resident) => assert!(resident.iter().all(|each| *each == byte), "object {id}"),
             None if self.tier.is_on() => {
-                self.tier.offer(known, u64::from(id) << 40 | u64::from(id), |into| {
-                    into.fill(byte);
-                    true
-                });
+                offer(&mut self.tier, known, u64::from(id) << 40 | u64::from(id), byte);
             }
             None => {}
         }
@@ -132,7 +148,7 @@ fn objects_that_readers_hold_are_not_evicted() {
     rig.tier.lend([memory(8 * UNIT)]);
     let ids = || (0..OBJECTS).filter(|id| id % 4 == 0);
     (0..2).for_each(|_| ids().take(6).for_each(|id| rig.take(&Step::Hold(id))));
-    assert_eq!((rig.held.len(), rig.tier.counts.admissions), (6, 6));
+    assert_eq!((rig.held.len(), rig.tier.hot.filled()), (6, 6));
     // Two units are left: one by one these come in, and only they go for one another.
     for id in [16, 20, 20, 16, 16, 20, 20] {
         rig.take(&Step::Read(id));
@@ -162,7 +178,7 @@ fn memory_that_a_tier_gives_up_is_freed_by_its_caller() {
         Known { id: ObjectId(number), place, bytes: 4 * UNIT_BYTES }
     };
     // No free run is left that would keep a region.
-    (0..objects).for_each(|number| rig.tier.offer(known(number), u64::from(number), |_| true));
+    (0..objects).for_each(|number| offer(&mut rig.tier, known(number), u64::from(number), 0));
     let resident = |rig: &mut Rig, number| rig.tier.hit(known(number)).expect("in memory");
     let addresses =
         [0, objects - 1].map(|number| resident(&mut rig, number).as_ptr().addr() as u64);
@@ -181,11 +197,10 @@ fn what_goes_for_an_object_that_finds_no_room_is_no_more_than_its_length() {
         Known { id: ObjectId(number), place, bytes: units * UNIT_BYTES }
     };
     let hash = |number: u32| u64::from(number) << 40 | u64::from(number);
-    (0..64).for_each(|number| rig.tier.offer(known(number, 1), hash(number), |_| true));
+    (0..64).for_each(|number| offer(&mut rig.tier, known(number, 1), hash(number), 0));
     // Readers hold each second unit.
     let held: Vec<_> = (0..64).step_by(2).map(|number| rig.tier.hit(known(number, 1))).collect();
     assert!(held.iter().all(Option::is_some));
-    (0..2).for_each(|_| rig.tier.offer(known(64, 8), hash(64), |_| true));
-    let Counts { admissions, evictions, .. } = rig.tier.counts;
-    assert_eq!((admissions, evictions), (64, 8));
+    (0..2).for_each(|_| offer(&mut rig.tier, known(64, 8), hash(64), 0));
+    assert_eq!((rig.tier.hot.filled(), rig.tier.counts.evictions), (64, 8));
 }

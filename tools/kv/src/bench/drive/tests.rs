@@ -77,7 +77,13 @@ impl Model {
     }
 
     fn answer(&mut self, reply: u64, outcome: Outcome, memory: AnyBuffer) {
-        self.waiting.push_back(Done { reply, result: Ok(outcome), memory, version: None });
+        self.waiting.push_back(Done {
+            reply,
+            result: Ok(outcome),
+            memory,
+            version: None,
+            unverified: None,
+        });
         self.most_waiting = self.most_waiting.max(self.waiting.len());
     }
 }

@@ -1,0 +1,86 @@
+//! How much memory callers may keep in use: regions in which they hold values, on any thread.
+//!
+//! A region counts from its first value to its last. A thread adds the region's bytes to the sum *before* it adds the
+//! first value, and takes them off *after* it removed the last: the sum never misses a region that has a value, and may
+//! count one twice for a moment.
+
+use super::sync::{Arc, AtomicU64, Ordering};
+
+/// The sum of the regions in which callers hold values, and its bound.
+#[derive(Debug)]
+pub(crate) struct PinnedBytes {
+    bytes: AtomicU64,
+    bytes_max: AtomicU64,
+}
+
+impl Default for PinnedBytes {
+    fn default() -> PinnedBytes {
+        PinnedBytes { bytes: AtomicU64::new(0), bytes_max: AtomicU64::new(0) }
+    }
+}
+
+impl PinnedBytes {
+    /// Returns the sum.
+    pub(crate) fn get(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bounds the sum for values to come.
+    pub(crate) fn set_max(&self, bytes: u64) {
+        self.bytes_max.store(bytes, Ordering::Relaxed);
+    }
+
+    fn add(&self, bytes: u64) -> bool {
+        let max = self.bytes_max.load(Ordering::Relaxed);
+        let fits = |sum: u64| sum.checked_add(bytes).filter(|sum| *sum <= max);
+        self.bytes.fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits).is_ok()
+    }
+
+    fn remove(&self, bytes: u64) {
+        let before = self.bytes.fetch_sub(bytes, Ordering::AcqRel);
+        assert!(before >= bytes, "what is taken off was added");
+    }
+}
+
+/// The values that callers hold in one region.
+#[derive(Debug)]
+pub(crate) struct Pins {
+    values: AtomicU64,
+    region_bytes: u64,
+    sum: Arc<PinnedBytes>,
+}
+
+impl Pins {
+    /// Begins without values.
+    pub(crate) fn new(region_bytes: u64, sum: &Arc<PinnedBytes>) -> Pins {
+        Pins { values: AtomicU64::new(0), region_bytes, sum: Arc::clone(sum) }
+    }
+
+    /// Adds a value; returns false if the region has none and there is no room for it in the sum.
+    pub(crate) fn add(&self) -> bool {
+        let mut values = self.values.load(Ordering::Relaxed);
+        loop {
+            let is_first = values == 0;
+            if is_first && !self.sum.add(self.region_bytes) {
+                return false;
+            }
+            let (success, failure) = (Ordering::AcqRel, Ordering::Relaxed);
+            match self.values.compare_exchange(values, values + 1, success, failure) {
+                Ok(_) => return true,
+                Err(now) => values = now,
+            }
+            if is_first {
+                self.sum.remove(self.region_bytes);
+            }
+        }
+    }
+
+    /// Removes a value.
+    pub(crate) fn remove(&self) {
+        let before = self.values.fetch_sub(1, Ordering::AcqRel);
+        assert!(before > 0, "a value is removed once");
+        if before == 1 {
+            self.sum.remove(self.region_bytes);
+        }
+    }
+}

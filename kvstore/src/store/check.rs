@@ -1,0 +1,80 @@
+//! Verifying what was read, on the thread that takes the answer.
+
+use std::sync::Arc;
+
+use adit_driver::Time;
+use adit_driver::memory::AnyBuffer;
+
+use super::inbox::Inbox;
+use crate::shard::{Unverified, Verdict};
+
+/// What is left to do with an answer that holds bytes as they were read. The verdict goes to the shard, also if the answer
+/// is thrown away unverified.
+pub(super) struct Check {
+    /// `None` once it was verified.
+    unverified: Option<Unverified>,
+    home: Home,
+}
+
+/// Where a verdict goes.
+struct Home {
+    inbox: Arc<Inbox>,
+    shard: u16,
+    /// When the request was made and answered.
+    times: (Time, Time),
+}
+
+/// A verdict on its way to its shard.
+pub(super) struct Judged {
+    pub(super) shard: u16,
+    /// When the request was made and answered.
+    pub(super) times: (Time, Time),
+    pub(super) verdict: Verdict,
+}
+
+impl Check {
+    pub(super) fn new(
+        unverified: Unverified,
+        (inbox, shard): (&Arc<Inbox>, u16),
+        times: (Time, Time),
+    ) -> Check {
+        let home = Home { inbox: Arc::clone(inbox), shard, times };
+        Check { unverified: Some(unverified), home }
+    }
+
+    /// Verifies what is in `memory`, which comes back. Returns whether it is what was put.
+    pub(super) fn verify(mut self, memory: AnyBuffer) -> (AnyBuffer, bool) {
+        let (memory, verdict) = self.take().verify(memory);
+        (memory, self.home.tell(verdict))
+    }
+
+    /// Like [`Check::verify`], of `bytes` that nothing else can write to.
+    pub(super) fn verify_bytes(mut self, bytes: &[u8]) -> bool {
+        let verdict = self.take().verify_bytes(bytes);
+        self.home.tell(verdict)
+    }
+
+    fn take(&mut self) -> Unverified {
+        self.unverified.take().expect("it is verified once")
+    }
+}
+
+impl Home {
+    /// Sends a verdict, and returns whether the bytes are what was put.
+    fn tell(&self, verdict: Verdict) -> bool {
+        let is_intact = verdict.is_intact();
+        self.inbox.verdicts.push(Judged { shard: self.shard, times: self.times, verdict });
+        if !is_intact {
+            self.inbox.rouse(self.shard);
+        }
+        is_intact
+    }
+}
+
+impl Drop for Check {
+    fn drop(&mut self) {
+        if let Some(unverified) = self.unverified.take() {
+            self.home.tell(unverified.unread());
+        }
+    }
+}

@@ -338,7 +338,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             "what is noted has happened"
         );
         let is_news = self.failure.is_some() && !self.is_failure_noted;
-        self.has_waiting() || self.has_finished() || is_news
+        self.has_waiting() || !self.finished.is_empty() || is_news
     }
 
     fn has_waiting(&self) -> bool {
@@ -384,14 +384,11 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
-    /// Returns whether a command came back that was not taken.
-    pub(crate) fn has_finished(&self) -> bool {
-        !self.finished.is_empty()
-    }
-
     /// Takes the command that came back first.
     pub(crate) fn take_finished(&mut self) -> Option<Finished> {
-        self.finished.pop_front()
+        let finished = self.finished.pop_front()?;
+        debug_assert!(finished.bytes <= self.info.split().command_bytes_max, "it was one command");
+        Some(finished)
     }
 
     /// Reaps what the device has finished.

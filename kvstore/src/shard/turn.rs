@@ -1,5 +1,7 @@
 //! The loop: sends commands, takes completions, and handles them.
 
+use std::time::Duration;
+
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::{CommandQueue, Operation};
 use adit_driver::spec::{Status, StatusCodeType};
@@ -66,7 +68,15 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         Turn { moved, in_flight: self.in_flight(), next }
     }
 
-    fn in_flight(&self) -> usize {
+    /// Waits in the kernel until a command ends, `at_most` at the longest. Returns false at once where that cannot be waited
+    /// for: with commands in flight on no device, or on several, and on paths that have to be polled.
+    pub fn wait(&mut self, at_most: Duration) -> bool {
+        let mut busy = self.lanes.iter_mut().filter(|lane| lane.in_flight() > 0);
+        let (Some(lane), None) = (busy.next(), busy.next()) else { return false };
+        lane.queue.wait(at_most)
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
         self.lanes.iter().map(Lane::in_flight).sum()
     }
 

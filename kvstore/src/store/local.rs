@@ -335,6 +335,15 @@ impl Local {
         all
     }
 
+    /// Waits in the kernel until a command of the store's ends, `at_most` at the longest, so that a caller whose last
+    /// [`Local::poll`] moved nothing leaves its core to others. Returns false at once where that cannot be waited for, and
+    /// polling has to go on: without commands in flight, with some in several queues, and on a controller of the driver's.
+    pub fn wait(&mut self, at_most: Duration) -> bool {
+        let mut busy = self.shards.iter_mut().filter(|shard| shard.in_flight() > 0);
+        let (Some(shard), None) = (busy.next(), busy.next()) else { return false };
+        shard.wait(at_most)
+    }
+
     /// Returns how many requests have not begun yet, as back-pressure for the caller.
     pub fn waiting(&self) -> usize {
         self.shards.iter().map(Shard::waiting).sum()

@@ -435,6 +435,22 @@ fn a_local_store_does_the_same_on_this_thread(rig: &Rig) {
         });
     }
     let keys: Vec<Key> = (0..40).map(key).collect();
+    let long = Duration::from_secs(600);
+    assert!(!local.wait(long), "nothing is in flight");
+    let get = GetItem {
+        key: key(7),
+        part: Part::All,
+        into: local.allocate(8192).expect("memory").into(),
+        version: None,
+    };
+    local.submit(local.now(), request((7, Action::Get(get))));
+    let (mut got, mut waited) = (false, false);
+    while !got {
+        let turn = local.poll(local.now(), &mut |done| got = done.result.is_ok());
+        // Its end wakes this thread, or it has to be polled for.
+        waited |= turn.moved == 0 && local.wait(long);
+    }
+    assert!(!waited || matches!(rig, Rig::File(_)), "only the kernel's paths wait");
     let now = local.now();
     assert_eq!(local.lookup_prefix(now, &keys), 30);
     let (lease, count) = local.lease(now, &keys, Time::NEVER).expect("leased");

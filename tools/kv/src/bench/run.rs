@@ -1,9 +1,9 @@
 //! Runs the command: prepares the store, runs the workload, reports the result.
 
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use adit_driver::{Buffer, Device, Time};
-use adit_kvstore::shard::{Done, Request, Stats};
+use adit_kvstore::shard::{Done, Request, Stats, Turn};
 use adit_kvstore::{FormatStore, Key, Local, OpenOptions, Store, Watermarks, units};
 
 use super::bed::Bed;
@@ -33,6 +33,8 @@ pub(super) const LABEL: &str = "adit kv bench";
 const FILL_PERMILLE: u64 = 900;
 /// Blocks of a sequence: a prefix of 1024 tokens.
 const SEQUENCE_BLOCKS: u64 = 64;
+/// The longest wait for a command that ends none of those in flight, so that a run ends when it should.
+const SLEEP_MAX: Duration = Duration::from_millis(5);
 
 /// Runs the command.
 ///
@@ -365,9 +367,9 @@ impl Bed for Local {
     }
 
     fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> usize {
-        let moved = Local::poll(self, now, done).moved;
-        if moved == 0 {
-            // The software controller or the kernel may need this CPU.
+        let Turn { moved, next, .. } = Local::poll(self, now, done);
+        // The software controller or the kernel may need this CPU.
+        if moved == 0 && !self.wait(next.since(now).min(SLEEP_MAX)) {
             std::thread::yield_now();
         }
         moved

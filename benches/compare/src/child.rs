@@ -1,7 +1,8 @@
 //! One engine in one round, in a process of its own, so that its resource usage is measured alone.
 //!
 //! The phases are a fill, then those requested. A fill and a mixed phase end when everything is on the device. If no
-//! memory group bounds the page cache, it is emptied between phases.
+//! memory group bounds the page cache, it is emptied between phases. After them the kernel says which of the engine's
+//! files are open with O_DIRECT.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -18,7 +19,7 @@ use crate::load::Work;
 use crate::measured::{Cost, Measured};
 use crate::message::{Ended, Message};
 use crate::options::{Child, Phase};
-use crate::usage::{Processor, resident_bytes_max};
+use crate::usage::{OpenFiles, Processor, resident_bytes_max};
 
 /// Time between two progress reports.
 const TELL_EVERY: Duration = Duration::from_millis(250);
@@ -37,7 +38,7 @@ pub(crate) fn run(child: &Child) -> Result<()> {
         objects: child.load.objects(),
         object_bytes: child.load.object_bytes.0 as usize,
         memory_bytes: child.load.memory.0,
-        cache_bytes: child.load.cache.map(|cache| cache.0),
+        cache_bytes: if child.engine.has_cache() { child.load.cache_bytes() } else { 0 },
         depth: child.load.depth,
     };
     let (mut bed, about) = engine::open(child.engine, &setup)?;
@@ -48,13 +49,15 @@ pub(crate) fn run(child: &Child) -> Result<()> {
         }
         Message::Measured(measure(&mut *bed, child, phase)?).tell()?;
     }
+    let (resident_bytes_max, open_files) = (resident_bytes_max()?, OpenFiles::of(&child.folder)?);
     let (setup, promise) = (about.setup, about.promise);
-    Message::Ended(Ended { resident_bytes_max: resident_bytes_max()?, setup, promise }).tell()
+    Message::Ended(Ended { resident_bytes_max, open_files, setup, promise }).tell()
 }
 
 fn measure(bed: &mut dyn Bed, child: &Child, phase: Phase) -> Result<Measured> {
     let lasts = Duration::from_secs(child.load.seconds);
     let work = Arc::new(Work::new(phase, child.load.objects(), lasts, child.seed));
+    let hits_before = bed.memory_hits()?;
     let (before, began) = (Processor::now()?, Instant::now());
     let tally = telling(&work, || -> Result<_> {
         let tally = bed.run(&work)?;
@@ -65,7 +68,8 @@ fn measure(bed: &mut dyn Bed, child: &Child, phase: Phase) -> Result<Measured> {
     })?;
     let seconds = began.elapsed().as_secs_f64();
     let cost = Cost { seconds, processor: Processor::now()?.seconds_since(before) };
-    Measured::new(phase, &tally, cost, child.load.object_bytes.0)
+    let hits = bed.memory_hits()?.zip(hits_before).map(|(now, before)| now - before);
+    Measured::new(phase, &tally, hits, cost, child.load.object_bytes.0)
 }
 
 /// Calls `f` while another thread reports its progress.

@@ -89,6 +89,8 @@ pub(crate) struct Measured {
     pub(crate) puts: u64,
     pub(crate) misses: u64,
     pub(crate) wrong: u64,
+    /// Gets that the engine's own memory answered, if it counts them.
+    pub(crate) memory_hits: Option<u64>,
     /// Bytes found or put, in millions per second.
     pub(crate) mb_per_second: f64,
     pub(crate) processor_user_seconds: f64,
@@ -106,6 +108,7 @@ impl Measured {
     pub(crate) fn new(
         phase: Phase,
         tally: &Tally,
+        memory_hits: Option<u64>,
         cost: Cost,
         object_bytes: u64,
     ) -> Result<Measured> {
@@ -125,6 +128,7 @@ impl Measured {
             puts: tally.puts,
             misses: tally.misses,
             wrong: tally.wrong,
+            memory_hits,
             mb_per_second: gb * 1e3 / cost.seconds,
             processor_user_seconds: user,
             processor_system_seconds: system,
@@ -133,6 +137,11 @@ impl Measured {
             p99_us: tally.quantile_us(0.99),
             p99_9_us: tally.quantile_us(0.999),
         })
+    }
+
+    /// Returns the share of gets that the engine's own memory answered, if it counts them and there were gets.
+    pub(crate) fn hit_ratio(&self) -> Option<f64> {
+        self.memory_hits.filter(|_| self.gets > 0).map(|hits| hits as f64 / self.gets as f64)
     }
 }
 
@@ -151,8 +160,9 @@ mod tests {
         tally.put(None);
         tally.put(None);
         let measured =
-            Measured::new(Phase::Mixed, &tally, COST, 500_000_000).expect("something moved");
+            Measured::new(Phase::Mixed, &tally, Some(1), COST, 500_000_000).expect("moved");
         assert_eq!((measured.gets, measured.puts, measured.misses), (3, 2, 1));
+        assert!((measured.hit_ratio().expect("counted") - 1.0 / 3.0).abs() < 1e-9);
         assert!((measured.mb_per_second - 1000.0).abs() < 1e-9, "{measured:?}");
         assert!((measured.processor_seconds_per_gb - 0.5).abs() < 1e-9, "{measured:?}");
     }
@@ -163,7 +173,8 @@ mod tests {
         (0..99).for_each(|_| all.got(Found::Right, Duration::from_micros(100)));
         other.got(Found::Right, Duration::from_millis(9));
         all.add(&other).expect("the same digits");
-        let measured = Measured::new(Phase::Uniform, &all, COST, 4096).expect("something moved");
+        let measured =
+            Measured::new(Phase::Uniform, &all, None, COST, 4096).expect("something moved");
         let near = |value: f64, wanted: f64| (value / wanted - 1.0).abs() < 0.002;
         assert!(near(measured.p50_us, 100.0) && near(measured.p99_us, 100.0), "{measured:?}");
         assert!(near(measured.p99_9_us, 9000.0), "{measured:?}");
@@ -173,7 +184,7 @@ mod tests {
     fn a_phase_that_found_nothing_is_no_measurement() {
         let mut tally = Tally::new();
         tally.got(Found::Miss, Duration::from_micros(1));
-        let why = Measured::new(Phase::Uniform, &tally, COST, 4096).expect_err("nothing");
+        let why = Measured::new(Phase::Uniform, &tally, None, COST, 4096).expect_err("nothing");
         assert!(why.to_string().contains("not one object"), "{why}");
     }
 }

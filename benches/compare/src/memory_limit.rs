@@ -19,6 +19,11 @@ pub(crate) struct MemoryLimit {
 }
 
 impl MemoryLimit {
+    /// Returns whether a group can be made here, by making one.
+    pub(crate) fn is_possible() -> bool {
+        MemoryLimit::new(1 << 30).is_some()
+    }
+
     /// Creates a group of this process whose members may use `bytes` together; returns `None` if that is not allowed.
     pub(crate) fn new(bytes: u64) -> Option<MemoryLimit> {
         let first = || {

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::measured::Measured;
 use crate::options::Phase;
+use crate::usage::OpenFiles;
 
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -24,6 +25,8 @@ pub(crate) enum Message {
 pub(crate) struct Ended {
     /// Peak resident memory.
     pub(crate) resident_bytes_max: u64,
+    /// Its files that are open at the end.
+    pub(crate) open_files: OpenFiles,
     /// Its setup, in words.
     pub(crate) setup: String,
     /// Its guarantees for what was put, and what it verifies.

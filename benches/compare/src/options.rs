@@ -2,18 +2,24 @@
 
 use std::path::PathBuf;
 
+use clap::builder::ArgPredicate::IsPresent;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::engine::Kind;
 use crate::size::Size;
 
-/// Compares the store with foyer, RocksDB's BlobDB and plain files on one file system.
+const EXAMPLES: &str = "\
+Examples:
+  adit-compare --quick                                          all engines, two minutes: shows that it works
+  adit-compare --dir /mnt/nvme/compare                          the comparison, 13 minutes
+  adit-compare --data 8G --memory 2G --rounds 5                 a larger one
+  adit-compare --engines raw,adit,foyer --phases uniform        gets alone, of three
+
+Name a folder on the disk that is meant, and leave the machine alone meanwhile.";
+
+/// Compares the store with foyer, RocksDB's BlobDB, plain files and the raw disk, on one file system.
 #[derive(Parser)]
-#[command(
-    name = "adit-compare",
-    after_help = "Example:\n  adit-compare --dir /var/tmp/compare --data 2G --memory 512M --rounds 3\n\n\
-                  Give a folder on the disk that is meant, and leave the machine alone meanwhile."
-)]
+#[command(name = "adit-compare", after_help = EXAMPLES)]
 pub(crate) struct Cli {
     #[command(flatten)]
     pub(crate) options: Options,
@@ -32,15 +38,25 @@ pub(crate) enum Command {
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Load {
     /// Bytes of all objects together
-    #[arg(long, default_value = "2G", value_name = "SIZE")]
+    #[arg(
+        long,
+        default_value = "2G",
+        default_value_if("quick", IsPresent, "512M"),
+        value_name = "SIZE"
+    )]
     pub(crate) data: Size,
 
     /// Memory that an engine may use, page cache included where that can be limited
-    #[arg(long, default_value = "512M", value_name = "SIZE")]
+    #[arg(
+        long,
+        default_value = "512M",
+        default_value_if("quick", IsPresent, "256M"),
+        value_name = "SIZE"
+    )]
     pub(crate) memory: Size,
 
-    /// Memory in which foyer, the store and the page cache of plain files keep objects, the same for each [default: half
-    /// of the memory for foyer, none for the store, all of it for plain files]
+    /// Of this memory, what engines keep objects in whose name ends with -tier, and the page cache of plain files
+    /// [default: a tenth of the data]
     #[arg(long, value_name = "SIZE")]
     pub(crate) cache: Option<Size>,
 
@@ -49,20 +65,27 @@ pub(crate) struct Load {
     pub(crate) object_bytes: Size,
 
     /// Seconds of each phase except the fill, which ends when all is stored
-    #[arg(long, default_value_t = 10, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    #[arg(
+        long,
+        default_value = "8",
+        default_value_if("quick", IsPresent, "3"),
+        value_name = "SECONDS",
+        value_parser = clap::value_parser!(u64).range(1..=86_400)
+    )]
     pub(crate) seconds: u64,
 
     /// Requests in flight: tasks, or threads where an engine's calls block
-    #[arg(long, alias = "threads", default_value_t = 32, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    #[arg(
+        long,
+        alias = "threads",
+        default_value_t = 32,
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1024)
+    )]
     pub(crate) depth: u32,
 
     /// Phases after the fill
-    #[arg(
-        long,
-        value_delimiter = ',',
-        default_value = "uniform,zipf,mixed",
-        value_name = "NAME,..."
-    )]
+    #[arg(long, value_delimiter = ',', default_value = "uniform,zipf", value_name = "NAME,...")]
     pub(crate) phases: Vec<Phase>,
 }
 
@@ -100,6 +123,13 @@ impl Load {
         self.data.0 / self.object_bytes.0
     }
 
+    /// Returns the memory in which an engine keeps objects, if it does: by default a tenth of the data in whole MiB,
+    /// and at least one object's.
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        let tenth = || (((self.data.0 / 10) >> 20) << 20).max(self.object_bytes.0);
+        self.cache.map_or_else(tenth, |cache| cache.0)
+    }
+
     /// Returns the same load as arguments for a child.
     pub(crate) fn arguments(&self) -> Vec<String> {
         let phases = self.phases.iter().filter_map(ValueEnum::to_possible_value);
@@ -107,28 +137,32 @@ impl Load {
         let pairs = [
             ("--data", self.data.0.to_string()),
             ("--memory", self.memory.0.to_string()),
+            ("--cache", self.cache_bytes().to_string()),
             ("--object-bytes", self.object_bytes.0.to_string()),
             ("--seconds", self.seconds.to_string()),
             ("--depth", self.depth.to_string()),
             ("--phases", phases.join(",")),
         ];
-        let cache = self.cache.map(|cache| ("--cache", cache.0.to_string()));
-        let pairs = pairs.into_iter().chain(cache);
-        pairs.flat_map(|(name, value)| [name.to_owned(), value]).collect()
+        pairs.into_iter().flat_map(|(name, value)| [name.to_owned(), value]).collect()
     }
 
     /// Returns the bytes that an engine's memory group allows it: all of the memory, or for plain files, whose cache is
     /// the kernel's, the cache and what the process needs.
     pub(crate) fn group_bytes(&self, engine: Kind) -> u64 {
-        match (engine, self.cache) {
-            (Kind::Files, Some(cache)) => cache.0 + FILES_PROCESS_BYTES,
+        match engine {
+            Kind::Files => {
+                let threads_bytes = u64::from(self.depth) * (self.object_bytes.0 + FIGURES_BYTES);
+                self.cache_bytes() + PROCESS_BYTES + threads_bytes
+            }
             _ => self.memory.0,
         }
     }
 }
 
-/// Memory of the process that uses plain files, beside the page cache: threads, each with an object and figures.
-const FILES_PROCESS_BYTES: u64 = 32 << 20;
+/// Memory of the process that uses plain files, beside the page cache and its threads.
+const PROCESS_BYTES: u64 = 16 << 20;
+/// Memory of a thread's latencies and its stack.
+const FIGURES_BYTES: u64 = 384 << 10;
 
 #[derive(Args, Debug)]
 pub(crate) struct Options {
@@ -140,7 +174,13 @@ pub(crate) struct Options {
     pub(crate) load: Load,
 
     /// Rounds; each runs every engine once, one after another
-    #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long,
+        default_value = "3",
+        default_value_if("quick", IsPresent, "1"),
+        value_name = "N",
+        value_parser = clap::value_parser!(u32).range(1..=1000)
+    )]
     pub(crate) rounds: u32,
 
     /// Engines, in the order in which each round runs them
@@ -150,12 +190,18 @@ pub(crate) struct Options {
     /// Prints the figures of every round as JSON instead of tables
     #[arg(long)]
     pub(crate) json: bool,
+
+    /// Little data, short phases and one round, unless given: shows that everything works, not how fast
+    #[arg(long)]
+    pub(crate) quick: bool,
 }
 
 #[cfg(feature = "rocksdb")]
-const DEFAULT_ENGINES: &str = "raw,adit,foyer,rocksdb,files,files-direct";
+const DEFAULT_ENGINES: &str = "raw,raw-4k,adit,foyer,foyer-psync,rocksdb,files-direct,\
+                               adit-tier,foyer-tier,foyer-psync-tier,rocksdb-tier,files";
 #[cfg(not(feature = "rocksdb"))]
-const DEFAULT_ENGINES: &str = "raw,adit,foyer,files,files-direct";
+const DEFAULT_ENGINES: &str =
+    "raw,raw-4k,adit,foyer,foyer-psync,files-direct,adit-tier,foyer-tier,foyer-psync-tier,files";
 
 /// The arguments of a child.
 #[derive(Args, Debug)]
@@ -219,13 +265,29 @@ mod tests {
             Cli::parse_from(arguments).options.load
         };
         let (without, with) = (load(&[]), load(&["--cache", "200M"]));
-        for engine in [Kind::Files, Kind::FilesDirect, Kind::Foyer, Kind::Adit] {
-            assert_eq!(without.group_bytes(engine), 512 << 20);
+        for engine in [Kind::FilesDirect, Kind::Foyer, Kind::AditTier] {
+            assert_eq!(with.group_bytes(engine), 512 << 20);
         }
         assert_eq!(with.group_bytes(Kind::Files), 232 << 20);
-        assert_eq!(with.group_bytes(Kind::Adit), 512 << 20);
+        assert_eq!(without.cache_bytes(), 204 << 20);
         assert!(with.arguments().windows(2).any(|pair| pair == ["--cache", "209715200"]));
-        assert!(!without.arguments().contains(&"--cache".to_owned()));
+    }
+
+    #[test]
+    fn a_quick_run_is_small_unless_it_is_asked_for_more() {
+        let options =
+            |more: &[&str]| Cli::parse_from(["adit-compare", "--quick"].iter().chain(more)).options;
+        let (quick, larger) = (options(&[]), options(&["--data", "1G", "--rounds", "2"]));
+        assert_eq!((quick.load.data, quick.load.seconds, quick.rounds), (Size(512 << 20), 3, 1));
+        assert_eq!((larger.load.data, larger.load.seconds, larger.rounds), (Size(1 << 30), 3, 2));
+    }
+
+    #[test]
+    fn engines_with_a_tier_are_those_that_say_so_and_the_page_cache() {
+        for engine in Kind::value_variants() {
+            let has_name = engine.name().ends_with("-tier") || *engine == Kind::Files;
+            assert_eq!(engine.has_cache(), has_name, "{engine:?}");
+        }
     }
 
     #[test]

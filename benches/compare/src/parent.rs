@@ -22,6 +22,7 @@ use crate::message::{Ended, Message};
 use crate::options::Options;
 use crate::place::Place;
 use crate::report::{Machine, Report, Turn};
+use crate::size::Size;
 
 /// Time between two checks for a signal.
 const LOOK: Duration = Duration::from_millis(50);
@@ -49,6 +50,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let place = Place::new(&options.dir, &options.load)?;
+    if !MemoryLimit::is_possible() {
+        eprintln!(
+            "adit-compare: memory is not limited, because no memory group can be made here: run it as root, or plain \
+             files have all of the machine's memory as their cache; the page cache is emptied between phases only"
+        );
+    }
     let before = load_average();
     let mut rounds = Rounds { options, place, stop, bar: bar(options), turns: Vec::new() };
     rounds.run()?;
@@ -70,6 +77,14 @@ fn check(options: &Options) -> Result<()> {
             options.load.data,
             options.load.objects(),
             options.load.depth
+        );
+    }
+    if 2 * options.load.cache_bytes() > options.load.memory.0 {
+        bail!(
+            "{} of cache are more than half of the memory, and engines need as much for buffers: give at least {} with \
+             --memory, or less with --cache",
+            Size(options.load.cache_bytes()),
+            Size(2 * options.load.cache_bytes())
         );
     }
     let twice = |(index, kind): (usize, &Kind)| options.engines[..index].contains(kind);

@@ -1,8 +1,7 @@
-//! Turns the figures of all rounds into tables: medians of rounds, the store's ratio to each engine, the goals.
+//! Turns the figures of all rounds into a table for each phase: medians of rounds, each engine's ratio to the raw loop,
+//! which is the disk's own bound, and the ratio of the store with as much memory to each engine.
 //!
-//! A ratio is the median of the rounds' ratios, each of two figures of one round. The goals are those of docs/perf.md:
-//! twice an engine's throughput, or as much as the disk allows, which is what the raw loop reaches in the same round; at
-//! most half of its p99 and half of its CPU time per GB.
+//! A ratio is the median of the rounds' ratios, each of two figures of one round.
 
 use std::fmt::Write;
 
@@ -13,12 +12,6 @@ use crate::engine::Kind;
 use crate::measured::Measured;
 use crate::message::Ended;
 use crate::options::{Options, Phase};
-
-/// Throughput to aim at, as a ratio to another engine's.
-const TWICE: f64 = 2.0;
-/// Share of the raw loop's throughput that counts as what the disk allows.
-const ALLOWED: f64 = 0.95;
-const HALF: f64 = 0.5;
 
 /// One engine in one round.
 #[derive(Clone, Debug, Serialize)]
@@ -43,8 +36,8 @@ pub(crate) struct Machine {
 pub(crate) struct Report {
     data_bytes: u64,
     memory_bytes: u64,
-    /// Memory for objects, if all engines were given the same.
-    cache_bytes: Option<u64>,
+    /// Memory in which engines with a tier keep objects.
+    cache_bytes: u64,
     object_bytes: u64,
     depth: u32,
     seconds: u64,
@@ -63,7 +56,6 @@ type Figure = fn(&Measured) -> f64;
 const MB: Figure = |measured| measured.mb_per_second;
 const P50: Figure = |measured| measured.p50_us;
 const P99: Figure = |measured| measured.p99_us;
-const P99_9: Figure = |measured| measured.p99_9_us;
 const PROCESSOR: Figure = |measured| measured.processor_seconds_per_gb;
 
 /// Returns the middle value, or the mean of the two in the middle.
@@ -74,13 +66,9 @@ fn median(mut values: Vec<f64>) -> Option<f64> {
     Some(f64::midpoint(*low, *high))
 }
 
-/// Formats a ratio compared with its goal: bold if reached.
-fn beside_goal(ratio: Option<f64>, is_reached: impl FnOnce(f64) -> bool) -> String {
-    match ratio {
-        Some(ratio) if is_reached(ratio) => format!("**{ratio:.2}**"),
-        Some(ratio) => format!("{ratio:.2}, missed"),
-        None => "-".to_owned(),
-    }
+/// Formats a figure; `-` if there is none.
+fn cell(value: Option<f64>, digits: usize) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
 }
 
 impl Report {
@@ -89,7 +77,7 @@ impl Report {
         Report {
             data_bytes: load.data.0,
             memory_bytes: load.memory.0,
-            cache_bytes: load.cache.map(|cache| cache.0),
+            cache_bytes: load.cache_bytes(),
             object_bytes: load.object_bytes.0,
             depth: load.depth,
             seconds: load.seconds,
@@ -122,12 +110,6 @@ impl Report {
         median((1..=self.rounds).filter_map(ratio).filter(|ratio| ratio.is_finite()).collect())
     }
 
-    /// Returns the throughput to aim at as a ratio to `other`'s, no more than the disk allows if that was measured.
-    fn throughput_goal(&self, other: Kind, phase: Phase) -> f64 {
-        let allowed = self.ratio(Kind::Raw, other, phase, MB);
-        allowed.map_or(TWICE, |allowed| TWICE.min(ALLOWED * allowed))
-    }
-
     /// # Errors
     /// If an engine returned wrong bytes, which invalidates its other figures.
     pub(crate) fn check(&self) -> Result<()> {
@@ -151,9 +133,6 @@ impl Report {
         let mut out = self.head();
         for &phase in &self.phases {
             let _ = write!(out, "\n## {}\n\n{}", phase.title(), self.figures(phase));
-            if self.engines.contains(&Kind::Adit) {
-                let _ = write!(out, "\n{}", self.goals(phase));
-            }
         }
         let _ = write!(out, "\n## Engines\n\n{}", self.about());
         out
@@ -167,12 +146,9 @@ impl Report {
                 "**not bounded**, as no memory group can be made here: the page cache is emptied between phases only"
             }
         };
-        let cache = self.cache_bytes.map_or(String::new(), |bytes| {
-            format!(", of which each keeps objects in {} MiB", mib(bytes))
-        });
         format!(
-            "{} MiB of data in objects of {} KiB, memory {} MiB ({bound}){cache}, {} in flight, {} s a phase, median of {} rounds, taken in \
-             turns. Load average {} before, {} after.\n",
+            "{} MiB of data in objects of {} KiB, memory {} MiB ({bound}), {} in flight, {} s a phase, \
+             medians of {} rounds, taken in turns. `raw` is the disk's own bound in the same round. Load average {} before, {} after.\n",
             mib(self.data_bytes),
             self.object_bytes >> 10,
             mib(self.memory_bytes),
@@ -186,64 +162,51 @@ impl Report {
 
     fn figures(&self, phase: Phase) -> String {
         let mut out = String::from(
-            "| engine | MB/s (min to max) | p50 us | p99 us | p99.9 us | CPU s per GB | misses | wrong |\n|---|---|---|---|---|---|---|---|\n",
+            "| engine | cache MiB | MB/s (min to max) | of raw | p50 us | p99 us | CPU s per GB | hits in memory \
+             | misses | the store to it: MB/s | p99 | CPU |\n\
+             |---|---|---|---|---|---|---|---|---|---|---|---|\n",
         );
         for &engine in &self.engines {
-            let rates = || self.of(engine, phase).map(MB);
-            let (least, most) =
-                (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
-            let figure = |figure, digits: usize| {
-                self.median(engine, phase, figure)
-                    .map_or_else(|| "-".to_owned(), |value| format!("{value:.digits$}"))
+            let figure = |figure, digits| cell(self.median(engine, phase, figure), digits);
+            let hits = self.of(engine, phase).filter_map(Measured::hit_ratio).collect();
+            let store = if engine.has_cache() { Kind::AditTier } else { Kind::Adit };
+            let beside = |figure| match engine {
+                Kind::Raw | Kind::Raw4k | Kind::Adit | Kind::AditTier => String::new(),
+                _ => cell(self.ratio(store, engine, phase, figure), 2),
             };
             let _ = writeln!(
                 out,
-                "| {} | {} ({least:.0} to {most:.0}) | {} | {} | {} | {} | {} | {} |",
+                "| {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} | {} |",
                 engine.name(),
-                figure(MB, 0),
+                if engine.has_cache() { self.cache_bytes >> 20 } else { 0 },
+                self.rates(engine, phase),
+                cell(self.ratio(engine, Kind::Raw, phase, MB), 2),
                 figure(P50, 0),
                 figure(P99, 0),
-                figure(P99_9, 0),
                 figure(PROCESSOR, 3),
+                cell(median(hits), 2),
                 self.of(engine, phase).map(|measured| measured.misses).sum::<u64>(),
-                self.of(engine, phase).map(|measured| measured.wrong).sum::<u64>(),
+                beside(MB),
+                beside(P99),
+                beside(PROCESSOR),
             );
         }
         out
     }
 
-    fn goals(&self, phase: Phase) -> String {
-        let mut out = String::from(
-            "| adit to | throughput | goal | the disk allows | p99 (goal 0.5 or less) | CPU s per GB (goal 0.5 or less) |\n|---|---|---|---|---|---|\n",
-        );
-        let plain =
-            |ratio: Option<f64>| ratio.map_or("-".to_owned(), |ratio| format!("{ratio:.2}"));
-        for &other in self.engines.iter().filter(|engine| **engine != Kind::Adit) {
-            let to = |figure| self.ratio(Kind::Adit, other, phase, figure);
-            let cells = match other {
-                // Not a rival, so there is no goal.
-                Kind::Raw => {
-                    [plain(to(MB)), "".into(), "1.00".into(), plain(to(P99)), plain(to(PROCESSOR))]
-                }
-                _ => {
-                    let goal = self.throughput_goal(other, phase);
-                    [
-                        beside_goal(to(MB), |ratio| ratio >= goal),
-                        format!("{goal:.2}"),
-                        plain(self.ratio(Kind::Raw, other, phase, MB)),
-                        beside_goal(to(P99), |ratio| ratio <= HALF),
-                        beside_goal(to(PROCESSOR), |ratio| ratio <= HALF),
-                    ]
-                }
-            };
-            let _ = writeln!(out, "| {} | {} |", other.name(), cells.join(" | "));
-        }
-        out
+    /// Formats the throughputs of all rounds.
+    fn rates(&self, engine: Kind, phase: Phase) -> String {
+        let rates = || self.of(engine, phase).map(MB);
+        let Some(median) = median(rates().collect()) else { return cell(None, 0) };
+        let (least, most) = (rates().fold(f64::INFINITY, f64::min), rates().fold(0.0, f64::max));
+        format!("{median:.0} ({least:.0} to {most:.0})")
     }
 
     fn about(&self) -> String {
         let mut out = String::from(
-            "| engine | set up as | promises | resident, most MiB | with page cache, most MiB |\n|---|---|---|---|---|\n",
+            "| engine | set up as | promises | resident, most MiB | with page cache, most MiB \
+             | open files with O_DIRECT |\n\
+             |---|---|---|---|---|---|\n",
         );
         for &engine in &self.engines {
             let turns = || self.turns.iter().filter(|turn| turn.engine == engine);
@@ -252,12 +215,14 @@ impl Report {
                 turns().map(|turn| turn.ended.resident_bytes_max).max().unwrap_or_default();
             let peak = turns().filter_map(|turn| turn.peak_bytes).max();
             let peak = peak.map_or_else(|| "-".to_owned(), |bytes| (bytes >> 20).to_string());
-            let Ended { setup, promise, .. } = &any.ended;
+            let Ended { setup, promise, open_files, .. } = &any.ended;
             let _ = writeln!(
                 out,
-                "| {} | {setup} | {promise} | {} | {peak} |",
+                "| {} | {setup} | {promise} | {} | {peak} | {} of {} |",
                 engine.name(),
-                resident >> 20
+                resident >> 20,
+                open_files.direct,
+                open_files.all
             );
         }
         out

@@ -2,13 +2,14 @@
 //!
 //! | setting | value | why |
 //! |---|---|---|
-//! | file | data and an eighth, and 256 MiB, allocated in advance | room for journal, checkpoints and puts that replace |
+//! | file | data and an eighth, and 256 MiB, allocated in advance | room for journal, checkpoints and replacements |
 //! | shards, threads of the store | 1, 1 | one thread drives a disk; the callers are one more |
 //! | durability | `restart` | the default |
-//! | memory | its pool: 64 MiB or twice what is in flight, registered; a memory tier of `--cache`, none without it | off is its default |
+//! | memory | its pool: 64 MiB or twice what is in flight, registered | the default, and enough |
+//! | memory tier | none; `adit-tier`: `--cache` | none is its default |
 //! | callers | tasks on one thread; `get` of the handle, into the pool; `put` of memory from `allocate` | no copies |
 //!
-//! Every get is verified by CRC-32C before it is answered.
+//! Every read from the disk is verified by CRC-32C before it is answered.
 
 use std::str::FromStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -40,16 +41,19 @@ impl Adit {
         let options = OpenOptions {
             pool_bytes: (2 * in_flight_bytes).max(64 << 20),
             queue_depth: setup.depth + 2,
-            tier_bytes: setup.cache_bytes.unwrap_or(0),
+            tier_bytes: setup.cache_bytes,
             ..OpenOptions::new([target])
         };
         let about = About {
             setup: format!(
-                "one shard and thread, io_uring, O_DIRECT, {} MiB of registered memory, {} MiB of memory tier; callers are tasks on one thread",
+                "one shard and thread, io_uring, O_DIRECT, {} MiB of registered memory, {} MiB of memory tier; \
+                 callers are tasks on one thread",
                 options.pool_bytes >> 20,
                 options.tier_bytes >> 20
             ),
-            promise: "`restart`: all but the last 10 ms outlives a crash, all but the last second a power cut; CRC-32C verified on get".to_owned(),
+            promise: "`restart`: all but the last 10 ms outlives a crash, all but the last second a power cut; \
+                      CRC-32C verified on reads from the disk"
+                .to_owned(),
         };
         let store = Store::open(&options).context("opening the store")?;
         let idle = Mutex::new(buffers(&store, setup)?);
@@ -103,5 +107,9 @@ impl Engine for Adit {
 
     async fn settle(&self) -> Result<()> {
         Ok(self.store.commit().await?)
+    }
+
+    async fn memory_hits(&self) -> Result<Option<u64>> {
+        Ok(Some(self.store.stats().await?.tier_hits))
     }
 }

@@ -4,7 +4,7 @@
 //! |---|---|---|
 //! | a put | open, `pwrite` from the beginning, close; in place if the file exists | the least that stores an object |
 //! | a get | open, `pread`, close | no cache of handles: there are as many files as objects |
-//! | `files` | page cache | it is the cache, as large as the allowed memory |
+//! | `files` | page cache | it is the cache, of `--cache` where that can be limited |
 //! | `files-direct` | `O_DIRECT`, page-aligned memory | no cache |
 //! | callers | a thread for each request in flight | the calls block |
 //!
@@ -60,8 +60,13 @@ impl Files {
         }
         let way = if is_direct { "O_DIRECT" } else { "page cache" };
         let about = About {
-            setup: format!("{FOLDERS} directories, {way}, open and close for each call; callers are {} threads", setup.depth),
-            promise: "what the page cache wrote back outlives a crash of the machine, halves of objects included; nothing is verified".to_owned(),
+            setup: format!(
+                "{FOLDERS} directories, {way}, open and close for each call; callers are {} threads",
+                setup.depth
+            ),
+            promise: "what the page cache wrote back outlives a crash of the machine, halves of objects included; \
+                      nothing is verified"
+                .to_owned(),
         };
         let (folder, object_bytes) = (setup.folder.clone(), setup.object_bytes);
         Ok((Files { folder, object_bytes, is_direct }, about))

@@ -2,9 +2,10 @@
 //!
 //! | setting | value | why |
 //! |---|---|---|
-//! | memory cache | half of the allowed memory, or `--cache`; LRU, 16 shards | the other half is for buffers and requests in flight |
+//! | memory cache | a filter keeps all out; `foyer-tier`: `--cache`, LRU, 16 shards | no object is taken in to be evicted |
 //! | file | data and a half, allocated in advance | all objects fit, and puts that replace old ones |
-//! | I/O engine | `foyer`: io_uring, one thread, deeper than the requests in flight; `foyer-psync`: threads of the runtime | its fastest, and the one that does not spin |
+//! | I/O engine | `foyer`: io_uring, one thread, deeper than the requests in flight | asked for here; it never sleeps |
+//! | | `foyer-psync`: threads of the runtime | its default |
 //! | write policy | on insertion | on eviction, objects in memory would count as stored without being on the disk |
 //! | flushers | 2, buffers of an eighth of the memory, at most 64 MiB | enough to keep the disk busy |
 //! | compression, admission, reinsertion | none, all, none | no computation, and no object declined |
@@ -16,12 +17,13 @@
 
 use std::fs::File;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Result, anyhow};
 use foyer::{
     BlockEngineConfig, DeviceBuilder, FileDeviceBuilder, HybridCache, HybridCacheBuilder,
-    HybridCachePolicy, IoEngineConfig, LruConfig, PsyncIoEngineConfig, RecoverMode,
+    HybridCachePolicy, IoEngineConfig, LruConfig, PsyncIoEngineConfig, RecoverMode, Source,
     UringIoEngineConfig,
 };
 use tokio::sync::Mutex;
@@ -44,6 +46,7 @@ pub(super) struct Foyer {
     /// Limit of unwritten bytes, less than the buffer of one flusher.
     unwritten_bytes_max: u64,
     handed: Mutex<Handed>,
+    memory_hits: AtomicU64,
 }
 
 /// Bytes given to foyer since the count began.
@@ -73,9 +76,8 @@ impl Foyer {
         let file = setup.folder.join("foyer.img");
         let file_bytes = (setup.data_bytes() / 2 * 3 + (256 << 20)).next_multiple_of(16 << 20);
         make_file(&file, file_bytes)?;
-        let memory_bytes = setup.memory_bytes as usize / 2;
-        let cache_bytes = setup.cache_bytes.map_or(memory_bytes, |bytes| bytes as usize);
-        let buffers_bytes = (memory_bytes / 4).min(BUFFERS_BYTES_MAX);
+        let cache_bytes = setup.cache_bytes as usize;
+        let buffers_bytes = (setup.memory_bytes as usize / 8).min(BUFFERS_BYTES_MAX);
         let device =
             FileDeviceBuilder::new(&file).with_capacity(file_bytes as usize).with_direct(true);
         let engine = BlockEngineConfig::new(device.build().map_err(failed)?)
@@ -85,8 +87,9 @@ impl Foyer {
         let cache = HybridCacheBuilder::new()
             .with_policy(HybridCachePolicy::WriteOnInsertion)
             .with_flush_on_close(false)
-            .memory(cache_bytes)
+            .memory(cache_bytes.max(setup.object_bytes))
             .with_shards(16)
+            .with_filter(move |_: &u128, _: &Vec<u8>| cache_bytes > 0)
             .with_eviction_config(LruConfig::default())
             .with_weighter(|_: &u128, value: &Vec<u8>| value.len())
             .storage()
@@ -102,12 +105,15 @@ impl Foyer {
                 if is_uring { "io_uring" } else { "psync" },
                 cache_bytes >> 20
             ),
-            promise: "a cache: what is not written yet is lost in a crash, and nothing is flushed; XxHash64 verified on reads from the disk".to_owned(),
+            promise:
+                "a cache: what is not written yet is lost in a crash, and nothing is flushed; \
+                      XxHash64 verified on reads from the disk"
+                    .to_owned(),
         };
         let base = contents::base(setup.object_bytes);
         let unwritten_bytes_max = (buffers_bytes / FLUSHERS / 4 * 3) as u64;
-        let handed = Mutex::default();
-        Ok((Foyer { cache, file, base, unwritten_bytes_max, handed }, about))
+        let (handed, memory_hits) = (Mutex::default(), AtomicU64::new(0));
+        Ok((Foyer { cache, file, base, unwritten_bytes_max, handed, memory_hits }, about))
     }
 
     fn written(&self) -> u64 {
@@ -149,11 +155,18 @@ impl Engine for Foyer {
 
     async fn get(&self, _hands: &mut (), object: u64) -> Result<Found> {
         let entry = self.cache.get(&contents::key(object)).await.map_err(failed)?;
+        if entry.as_ref().is_some_and(|entry| entry.source() == Source::Memory) {
+            self.memory_hits.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(entry.map_or(Found::Miss, |entry| judge(entry.value(), object, self.base.len())))
     }
 
     async fn settle(&self) -> Result<()> {
         self.cache.storage().wait().await;
         Ok(File::open(&self.file)?.sync_data()?)
+    }
+
+    async fn memory_hits(&self) -> Result<Option<u64>> {
+        Ok(Some(self.memory_hits.load(Ordering::Relaxed)))
     }
 }

@@ -29,25 +29,47 @@ use crate::measured::{Found, Tally};
 pub(crate) enum Kind {
     /// No engine: one queue of io_uring on a file, as the driver uses it
     Raw,
+    /// The same in memory of 4 KiB pages, which is what the others read into
+    #[value(name = "raw-4k")]
+    #[serde(rename = "raw-4k")]
+    Raw4k,
     /// The store
     Adit,
-    /// foyer's hybrid cache, io_uring
+    /// The store with its memory tier
+    AditTier,
+    /// foyer's hybrid cache, io_uring, none of it in memory
     Foyer,
-    /// foyer's hybrid cache, blocking reads and writes on threads
+    /// foyer's hybrid cache, io_uring
+    FoyerTier,
+    /// foyer's hybrid cache, blocking reads and writes on threads, none of it in memory
     FoyerPsync,
+    /// foyer's hybrid cache, blocking reads and writes on threads
+    FoyerPsyncTier,
     /// RocksDB with BlobDB
     #[cfg(feature = "rocksdb")]
     Rocksdb,
-    /// A file for each object, through the page cache
-    Files,
+    /// RocksDB with BlobDB and its blob cache
+    #[cfg(feature = "rocksdb")]
+    RocksdbTier,
     /// A file for each object, past the page cache
     FilesDirect,
+    /// A file for each object, through the page cache
+    Files,
 }
 
 impl Kind {
     /// Returns the name used on the command line.
     pub(crate) fn name(self) -> String {
         self.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
+    }
+
+    /// Returns whether it keeps objects in memory.
+    pub(crate) fn has_cache(self) -> bool {
+        #[cfg(feature = "rocksdb")]
+        if self == Kind::RocksdbTier {
+            return true;
+        }
+        matches!(self, Kind::AditTier | Kind::FoyerTier | Kind::FoyerPsyncTier | Kind::Files)
     }
 }
 
@@ -60,8 +82,8 @@ pub(crate) struct Setup {
     pub(crate) object_bytes: usize,
     /// Memory that it may use.
     pub(crate) memory_bytes: u64,
-    /// Memory in which it keeps objects, unless the engine's own share is meant.
-    pub(crate) cache_bytes: Option<u64>,
+    /// Memory in which it keeps objects; 0 for none.
+    pub(crate) cache_bytes: u64,
     /// Requests in flight.
     pub(crate) depth: u32,
 }
@@ -102,6 +124,11 @@ pub(crate) trait Engine: Send + Sync + 'static {
 
     /// Returns when everything put is on the device, through its volatile cache.
     fn settle(&self) -> impl Future<Output = Result<()>> + Send;
+
+    /// Returns how many gets its memory has answered so far, if it counts them.
+    fn memory_hits(&self) -> impl Future<Output = Result<Option<u64>>> + Send {
+        std::future::ready(Ok(None))
+    }
 }
 
 /// Runs phases on an engine.
@@ -117,6 +144,12 @@ pub(crate) trait Bed {
     /// # Errors
     /// Any failure.
     fn settle(&mut self) -> Result<()>;
+
+    /// As [`Engine::memory_hits`].
+    ///
+    /// # Errors
+    /// Any failure.
+    fn memory_hits(&mut self) -> Result<Option<u64>>;
 }
 
 struct Workers<E> {
@@ -133,6 +166,10 @@ impl<E: Engine> Bed for Workers<E> {
     fn settle(&mut self) -> Result<()> {
         self.runner.block_on(self.engine.settle())
     }
+
+    fn memory_hits(&mut self) -> Result<Option<u64>> {
+        self.runner.block_on(self.engine.memory_hits())
+    }
 }
 
 /// Opens an engine.
@@ -141,22 +178,25 @@ impl<E: Engine> Bed for Workers<E> {
 /// If it cannot be opened.
 pub(crate) fn open(kind: Kind, setup: &Setup) -> Result<(Box<dyn Bed>, About)> {
     match kind {
-        Kind::Raw => {
-            let (raw, about) = raw::Raw::open(setup)?;
+        Kind::Raw | Kind::Raw4k => {
+            let (raw, about) = raw::Raw::open(setup, kind == Kind::Raw)?;
             Ok((Box::new(raw), about))
         }
-        Kind::Adit => {
+        Kind::Adit | Kind::AditTier => {
             let runner = Runner::Tasks(runtime(1)?);
             Ok(workers(adit::Adit::open(setup)?, runner, setup))
         }
-        Kind::Foyer | Kind::FoyerPsync => {
+        Kind::Foyer | Kind::FoyerTier | Kind::FoyerPsync | Kind::FoyerPsyncTier => {
             let threads = std::thread::available_parallelism()?.get();
             let runner = Runner::Tasks(runtime(threads)?);
-            let opened = runner.block_on(foyer::Foyer::open(setup, kind == Kind::Foyer))?;
+            let is_uring = matches!(kind, Kind::Foyer | Kind::FoyerTier);
+            let opened = runner.block_on(foyer::Foyer::open(setup, is_uring))?;
             Ok(workers(opened, runner, setup))
         }
         #[cfg(feature = "rocksdb")]
-        Kind::Rocksdb => Ok(workers(rocksdb::Rocks::open(setup)?, Runner::Threads, setup)),
+        Kind::Rocksdb | Kind::RocksdbTier => {
+            Ok(workers(rocksdb::Rocks::open(setup)?, Runner::Threads, setup))
+        }
         Kind::Files | Kind::FilesDirect => {
             let opened = files::Files::open(setup, kind == Kind::FilesDirect)?;
             Ok(workers(opened, Runner::Threads, setup))

@@ -2,8 +2,10 @@
 //!
 //! One queue of the driver's io_uring path on a file with allocated blocks, direct I/O, registered memory, one
 //! thread. The object's number is its place. There are no keys and no guarantees; each read is checked like every
-//! engine's.
+//! engine's. `raw` has its memory in huge pages where there are some, as the store has; `raw-4k` in pages of 4 KiB, as
+//! `malloc` gives it to the other engines. Some disks, virtual ones above all, move many short segments slower.
 
+use std::collections::HashMap;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -27,11 +29,11 @@ const WAIT: Duration = Duration::from_millis(10);
 pub(super) struct Raw {
     device: Device,
     queue: DeviceQueue<Buffer>,
-    /// Pieces of one region, one per request in flight.
+    /// One per request in flight.
     idle: Vec<Buffer>,
-    /// The start of that region: a buffer's offset from it identifies its flight.
-    first: usize,
-    flights: Vec<Flight>,
+    depth: usize,
+    /// By address of the buffer.
+    flights: HashMap<usize, Flight>,
     object_bytes: usize,
 }
 
@@ -43,32 +45,31 @@ struct Flight {
 }
 
 impl Raw {
-    pub(super) fn open(setup: &Setup) -> Result<(Raw, About)> {
+    pub(super) fn open(setup: &Setup, has_huge_pages: bool) -> Result<(Raw, About)> {
+        nix::sys::prctl::set_thp_disable(!has_huge_pages)?;
         let path = setup.folder.join("raw.img");
         make_file(&path, setup.data_bytes())?;
         let target = Target::from_str(&format!("uring:{}", path.display()))?;
         let device = Device::open(&target, &DeviceOptions::default())?;
-        let depth = setup.depth as usize;
-        let mut region = device.allocate(depth * setup.object_bytes)?;
-        region[..depth * setup.object_bytes]
-            .copy_from_slice(&contents::base(setup.object_bytes).repeat(depth));
+        let (depth, object_bytes) = (setup.depth as usize, setup.object_bytes);
         let options = QueueOptions { depth: setup.depth, timeout: TIMEOUT, abort_timeout: TIMEOUT };
-        let queue = device.create_queue(&options, &[&region])?;
-        let first = region.as_ptr() as usize;
-        let idle = (0..depth).rev().map(|index| {
-            let mut buffer = region.split_off(index * setup.object_bytes);
-            // Memory comes in whole pages, possibly more than requested.
-            drop(buffer.split_off(setup.object_bytes));
-            buffer
-        });
-        let flight = Flight { began: Instant::now(), step: Step::Get(0) };
-        let (idle, flights) = (idle.collect(), vec![flight; depth]);
+        // Allocations of less than a huge page have none.
+        let regions = match has_huge_pages {
+            true => vec![device.allocate(depth * object_bytes)?],
+            false => (0..depth).map(|_| device.allocate(object_bytes)).collect::<Result<_, _>>()?,
+        };
+        let queue = device.create_queue(&options, &regions.iter().collect::<Vec<_>>())?;
+        let buffers = regions.into_iter().flat_map(|region| pieces(region, object_bytes));
+        // A region in huge pages has room for more.
+        let idle = buffers.take(depth).collect();
+        let pages = if has_huge_pages { "huge pages" } else { "4 KiB pages" };
         let about = About {
-            setup: "the driver's io_uring queue on a file, O_DIRECT, registered memory, one thread"
-                .to_owned(),
+            setup: format!(
+                "the driver's io_uring queue on a file, O_DIRECT, registered memory in {pages}, one thread"
+            ),
             promise: "no engine: the device at that depth".to_owned(),
         };
-        Ok((Raw { device, queue, idle, first, flights, object_bytes: setup.object_bytes }, about))
+        Ok((Raw { device, queue, idle, depth, flights: HashMap::new(), object_bytes }, about))
     }
 
     /// Begins a request with each idle buffer, until there are no more to begin. Returns how many began.
@@ -86,9 +87,11 @@ impl Raw {
                     Operation::Write(Lba(object * lbas))
                 }
             };
-            self.flights[index(self.first, &buffer, self.object_bytes)] = Flight { began, step };
+            self.flights.insert(buffer.as_ptr() as usize, Flight { began, step });
             let posted = self.queue.post(now, Request { operation, buffer });
-            posted.map_err(|_| anyhow!("the queue of the raw loop has no room, though it is as deep as there are buffers"))?;
+            posted.map_err(|_| {
+                anyhow!("the raw loop's queue is full, though as deep as there are buffers")
+            })?;
             begun += 1;
         }
         if begun > 0 {
@@ -99,20 +102,18 @@ impl Raw {
 
     /// Handles completions; returns how many.
     fn take(&mut self, phase: Phase, tally: &mut Tally) -> Result<usize> {
-        let Raw { queue, idle, flights, first, object_bytes, device, .. } = self;
-        let (mut failure, ended) = (None, Instant::now());
+        let Raw { queue, idle, flights, object_bytes, device, .. } = self;
+        let mut failure = None;
         let taken = queue.poll(device.now(), |completion| {
-            let flight = flights[index(*first, &completion.buffer, *object_bytes)];
+            let flight = flights[&(completion.buffer.as_ptr() as usize)];
             match (completion.result, flight.step) {
                 (Err(why), _) => failure = Some(why),
                 (Ok(_), Step::Get(object)) => {
-                    tally.got(
-                        judge(&completion.buffer, object, *object_bytes),
-                        ended - flight.began,
-                    );
+                    let found = judge(&completion.buffer, object, *object_bytes);
+                    tally.got(found, flight.began.elapsed());
                 }
                 (Ok(_), Step::Put(_)) => {
-                    tally.put((phase == Phase::Fill).then(|| ended - flight.began))
+                    tally.put((phase == Phase::Fill).then(|| flight.began.elapsed()))
                 }
             }
             idle.push(completion.buffer);
@@ -121,24 +122,36 @@ impl Raw {
     }
 }
 
-/// Returns the index of a buffer among the pieces of a region that begins at `first`.
-fn index(first: usize, buffer: &Buffer, object_bytes: usize) -> usize {
-    (buffer.as_ptr() as usize - first) / object_bytes
+/// Splits a region into buffers of an object each, filled with the bytes that all objects share.
+fn pieces(mut region: Buffer, object_bytes: usize) -> Vec<Buffer> {
+    let base = contents::base(object_bytes);
+    let count = region.len() / object_bytes;
+    let pieces = (0..count).rev().map(|index| {
+        let mut buffer = region.split_off(index * object_bytes);
+        // Memory comes in whole pages, possibly more than requested.
+        drop(buffer.split_off(object_bytes));
+        buffer.copy_from_slice(&base);
+        buffer
+    });
+    pieces.collect()
 }
 
 impl Bed for Raw {
     fn run(&mut self, work: &Arc<Work>) -> Result<Tally> {
         let (mut random, mut tally) = (work.random(0), Tally::new());
-        let depth = self.flights.len();
         loop {
             let begun = self.begin(work, &mut random)?;
-            if begun == 0 && self.idle.len() == depth {
+            if begun == 0 && self.idle.len() == self.depth {
                 return Ok(tally);
             }
             if self.take(work.phase, &mut tally)? == 0 {
                 self.queue.wait(WAIT);
             }
         }
+    }
+
+    fn memory_hits(&mut self) -> Result<Option<u64>> {
+        Ok(None)
     }
 
     fn settle(&mut self) -> Result<()> {

@@ -57,6 +57,9 @@ pub(crate) const TASKSET: Need = Need { package: "util-linux", probe: Probe::Pro
 /// Makes root file systems.
 pub(crate) const DEBOOTSTRAP: Need =
     Need { package: "debootstrap", probe: Probe::Program("debootstrap") };
+/// The headers' package brings the name that programs are linked with.
+pub(crate) const ROCKSDB: Need =
+    Need { package: "librocksdb-dev", probe: Probe::Shared("librocksdb.so (") };
 pub(crate) const STRACE: Need = Need { package: "strace", probe: Probe::Program("strace") };
 
 /// What every build needs besides Rust: it links with the C compiler.
@@ -67,7 +70,7 @@ pub(crate) const TO_BUILD: [Need; 6] =
     [C_COMPILER, CPP_COMPILER, C_LIBRARY, PKG_CONFIG, HWLOC, UDEV];
 
 impl Need {
-    fn is_met(&self) -> bool {
+    pub(crate) fn is_met(&self) -> bool {
         match self.probe {
             Probe::Program(name) => process::find(name).is_some(),
             Probe::Library(name) => has_library(name),

@@ -5,11 +5,12 @@
 //! runs servers for hours, `repeat` finds tests that fail
 //! by chance, `mutants` finds code that no test covers, `bench-driver` counts and measures the driver's path of
 //! an I/O, `python` tests the wheel, `demo` shows the driver on the software controller, `device` tests the GPU's code
-//! and `gpu` runs `adit gpu`, both without a GPU; `gpu-lab` builds what measures one, and `engines` runs inference engines on the
-//! store. Each installs what it needs and says so; none touches a real NVMe device.
+//! and `gpu` runs `adit gpu`, both without a GPU; `gpu-lab` builds what measures one, `compare` runs the store beside its
+//! peers, and `engines` runs inference engines on the store. Each installs what it needs and says so; none touches a real NVMe device.
 //! This crate knows nothing about the driver's internals: it only builds and runs the `adit` binary.
 
 mod bench_driver;
+mod compare;
 mod demo;
 mod deps;
 mod device;
@@ -74,6 +75,8 @@ enum Command {
     Gpu(gpu::GpuArgs),
     /// Build the GPU lab, and run it, make a folder of it for a machine with a GPU, or rehearse that
     GpuLab(gpu_lab::GpuLabArgs),
+    /// Run the store beside foyer, RocksDB, plain files and the raw disk, on one file system
+    Compare(compare::CompareArgs),
     /// Build real inference engines, and run them on the store
     Engines(engines::EnginesArgs),
 }
@@ -95,6 +98,7 @@ fn main() -> ExitCode {
         Command::Demo => demo::run(),
         Command::Gpu(args) => gpu::run(&args),
         Command::GpuLab(args) => gpu_lab::run(&args),
+        Command::Compare(args) => compare::run(&args),
         Command::Engines(args) => engines::run(&args),
     });
     match result {

@@ -2,6 +2,7 @@
 //!
 //! A step that cannot run on this machine is skipped, with the reason; failures do not stop later steps.
 
+use crate::deps;
 use crate::failure::{Failure, Result};
 use crate::interrupt;
 use crate::process;
@@ -35,7 +36,7 @@ struct Step {
     command: fn() -> Result<Ready>,
 }
 
-const STEPS: [Step; 7] = [
+const STEPS: [Step; 8] = [
     Step {
         name: "miri",
         about: "undefined behaviour in the driver's slots, rings, memory and planner (under an interpreter)",
@@ -65,6 +66,11 @@ const STEPS: [Step; 7] = [
         name: "advisories",
         about: "known vulnerabilities of all dependencies (fetches the RustSec database)",
         command: advisories,
+    },
+    Step {
+        name: "compare",
+        about: "the comparison with other engines: its build and its tests",
+        command: compare,
     },
     Step {
         name: "publish",
@@ -199,6 +205,17 @@ fn cargo_deny(arguments: &[&str]) -> Ready {
     let mut command = workspace::cargo();
     command.args(["deny", "--workspace", "--all-features"]).args(arguments);
     Ok(command)
+}
+
+/// Builds and tests the comparison, a workspace of its own; with RocksDB, because `cargo xtask compare` has it.
+fn compare() -> Result<Ready> {
+    if !deps::ROCKSDB.is_met() {
+        return Ok(Err("RocksDB is not installed: apt-get install librocksdb-dev".to_owned()));
+    }
+    let mut command = workspace::cargo();
+    command.args(["test", "--quiet", "--locked", "--manifest-path", workspace::COMPARE]);
+    command.arg("--target-dir").arg(target("compare")?);
+    Ok(Ok(command))
 }
 
 /// Packages and builds every crate that may be published, each on those before it.

@@ -43,8 +43,20 @@ const CLIPPY: &[&str] = &[
     "warnings",
 ];
 
+/// Fails if a workspace of its own has a lock file that no longer fits, as after a change of the crates it uses. Builds
+/// nothing: these have dependencies that take minutes.
+const fn is_locked(manifest: &'static str) -> [&'static str; 6] {
+    ["update", "--quiet", "--workspace", "--locked", "--manifest-path", manifest]
+}
+
 /// Checks without running tests; [`PROGRAMS`] are built beside them.
-const LOOKS: [&[&str]; 2] = [&["fmt", "--all", "--check"], CLIPPY];
+const LOOKS: [&[&str]; 5] = [
+    &["fmt", "--all", "--check"],
+    &is_locked(workspace::COMPARE),
+    &is_locked("kvstore/examples/llama/Cargo.toml"),
+    &is_locked("kvstore/examples/dynamo/Cargo.toml"),
+    CLIPPY,
+];
 
 /// Builds the tests beside the other builds, so that none runs before all are built.
 const BUILD_TESTS: &[&str] = &["test", "--quiet", "--workspace", "--no-run"];

@@ -70,6 +70,18 @@ pub(crate) fn build_release(package: &str, name: &str) -> Result<PathBuf> {
     build(name, &["build", "--release", "--package", package, "--bin", name])
 }
 
+/// The manifest of the comparison with other engines, a workspace of its own.
+pub(crate) const COMPARE: &str = "benches/compare/Cargo.toml";
+
+/// Builds the comparison with other engines and returns its path.
+pub(crate) fn build_compare(with_rocksdb: bool) -> Result<PathBuf> {
+    let target = target_directory()?.join("compare").to_string_lossy().into_owned();
+    let how =
+        ["build", "--release", "--locked", "--manifest-path", COMPARE, "--target-dir", &target];
+    let without: &[&str] = if with_rocksdb { &[] } else { &["--no-default-features"] };
+    build("adit-compare", &[&how[..], without].concat())
+}
+
 /// Builds `adit` to measure a GPU, which needs no libraries of the system, and returns its path.
 pub(crate) fn build_lab() -> Result<PathBuf> {
     let how = ["build", "--release", "--package", "adit", "--no-default-features", "--bin", "adit"];

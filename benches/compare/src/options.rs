@@ -11,7 +11,7 @@ use crate::size::Size;
 const EXAMPLES: &str = "\
 Examples:
   adit-compare --quick                                          all engines, two minutes: shows that it works
-  adit-compare --dir /mnt/nvme/compare                          the comparison, 13 minutes
+  adit-compare --dir /mnt/nvme/compare                          the comparison, 11 minutes
   adit-compare --data 8G --memory 2G --rounds 5                 a larger one
   adit-compare --engines raw,adit,foyer --phases uniform        gets alone, of three
 

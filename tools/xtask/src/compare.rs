@@ -12,7 +12,7 @@ use std::process::Command;
 const EXAMPLES: &str = "\
 Examples:
   cargo xtask compare --quick                             all engines, two minutes: shows that it works
-  cargo xtask compare --dir /mnt/nvme/compare             the comparison in a folder of that disk, 13 minutes
+  cargo xtask compare --dir /mnt/nvme/compare             the comparison in a folder of that disk, 11 minutes
   cargo xtask compare -- --data 8G --memory 2G            with options of adit-compare
   cargo xtask compare -- --help                           what these are
 

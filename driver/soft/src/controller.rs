@@ -59,6 +59,8 @@ pub struct Controller {
     pub(super) watch: Watch,
     /// Set while a power cut decides the fate of commands in flight; nothing becomes durable then.
     pub(super) is_losing_power: bool,
+    /// Commands of a queue are served one after the other: completions may wait for each other.
+    pub(super) gathers: bool,
     pub(super) now: Time,
     /// One page to build data structures in.
     pub(super) page: Box<[u8; 4096]>,
@@ -98,6 +100,7 @@ impl Controller {
             life: Life::default(),
             watch: Watch::new(&options),
             is_losing_power: false,
+            gathers: false,
             now: Time::ZERO,
             page: Box::new([0; 4096]),
             cmb,
@@ -271,6 +274,19 @@ impl Controller {
     }
 
     fn serve(&mut self, qid: u16, dma: &Dma<'_>) -> Served<usize> {
+        // Faults and scripts act between two commands.
+        self.gathers = self.watch.is_idle();
+        let served = self.serve_burst(qid, dma);
+        self.gathers = false;
+        // Also if a command failed the controller: those before it are done.
+        let cqid = self.submission_queue(qid).map(|queue| queue.cqid);
+        if let Some(queue) = cqid.and_then(|cqid| self.completion_queue(cqid)) {
+            queue.publish(dma)?;
+        }
+        served
+    }
+
+    fn serve_burst(&mut self, qid: u16, dma: &Dma<'_>) -> Served<usize> {
         let mut entry = [0; 64];
         for taken in 0..BURST {
             if !self.fetch(qid, dma, &mut entry)? {
@@ -284,7 +300,9 @@ impl Controller {
     fn post_waiting(&mut self, cqid: u16, dma: &Dma<'_>) -> Served {
         let rings = Rings { doorbells: &self.doorbells, shadow: self.shadow, dma };
         let mut valid = true;
-        if let Some(Some(queue)) = self.queues.completion.get_mut(usize::from(cqid)) {
+        if let Some(Some(queue)) = self.queues.completion.get_mut(usize::from(cqid))
+            && queue.has_waiting()
+        {
             queue.has_room(&rings, &mut valid)?;
         }
         if !valid {

@@ -1,7 +1,9 @@
 //! The doorbell page (NVMe over PCIe Transport 1.0 section 3.1.2).
 //!
-//! Plain shared memory that the host stores to and the controller polls. Reading a doorbell resets it to [`SILENT`], a
-//! value beyond every queue, so that each ring is seen even if it repeats the previous value.
+//! Plain shared memory that the host stores to and the controller polls. A doorbell that nothing was written to holds
+//! [`SILENT`], a value beyond every queue. Where each value matters once ([`Doorbells::news`]) polling only reads, so that
+//! the line stays with the host. Where a ring also wakes a queue with a shadow ([`Doorbells::take`]) reading resets it, so
+//! that each ring is seen even if it repeats the previous value.
 //!
 //! The layout is BAR0's: an unused page in place of the registers, then the doorbells. Exposing it as a BAR needs no
 //! offset translation.
@@ -14,7 +16,7 @@ use adit_shared::SharedPages;
 
 /// Offset of the doorbells in BAR0.
 pub const DOORBELLS_OFFSET: u32 = 0x1000;
-const SILENT: u32 = u32::MAX;
+pub(super) const SILENT: u32 = u32::MAX;
 /// The dword of BAR0 that holds the first doorbell.
 const FIRST: usize = DOORBELLS_OFFSET as usize / 4;
 
@@ -67,6 +69,18 @@ impl Doorbells {
         u16::try_from(number / 2).ok().map(|qid| (qid, side))
     }
 
+    /// Returns the value last written if it differs from `seen`, which it becomes.
+    #[inline]
+    pub(super) fn news(&self, qid: u16, side: Side, seen: &mut u32) -> Option<u32> {
+        let slot = self.pages.atomics().dwords().get(FIRST + self.index(qid, side))?;
+        let value = u32::from_le(slot.load(Ordering::Acquire));
+        if value == *seen {
+            return None;
+        }
+        *seen = value;
+        (value != SILENT).then_some(value)
+    }
+
     /// Takes the value last written, if the doorbell was rung since the last call.
     #[inline]
     pub(super) fn take(&self, qid: u16, side: Side) -> Option<u32> {
@@ -111,6 +125,21 @@ mod tests {
             assert_eq!(doorbells.take(2, Side::Tail), None);
         }
         assert_eq!(doorbells.take(999, Side::Head), None);
+    }
+
+    #[test]
+    fn each_value_is_news_once_and_stays_where_the_host_wrote_it() {
+        let doorbells = Doorbells::new(3, 1).expect("memory");
+        let (index, mut seen) = (doorbells.index(2, Side::Head), SILENT);
+        assert_eq!(doorbells.news(2, Side::Head, &mut seen), None);
+        for value in [5, 0, 5] {
+            doorbells.ring(index, value);
+            assert_eq!(doorbells.news(2, Side::Head, &mut seen), Some(value));
+            assert_eq!(doorbells.news(2, Side::Head, &mut seen), None);
+        }
+        doorbells.silence_one(2, Side::Head);
+        assert_eq!((doorbells.news(2, Side::Head, &mut seen), seen), (None, SILENT));
+        assert_eq!(doorbells.news(999, Side::Head, &mut seen), None);
     }
 
     #[test]

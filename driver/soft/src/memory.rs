@@ -23,6 +23,15 @@ pub trait HostMemory {
     /// [`Fault`] when the host has not mapped all of it.
     fn read(&self, iova: Iova, into: &mut [u8]) -> DmaResult;
 
+    /// Reads a submission queue entry. The default goes through [`HostMemory::read`].
+    ///
+    /// # Errors
+    /// As [`HostMemory::read`].
+    #[inline]
+    fn fetch(&self, iova: Iova, into: &mut [u8; 64]) -> DmaResult {
+        self.read(iova, into)
+    }
+
     /// Writes all of `from` at `iova`.
     ///
     /// # Errors
@@ -64,6 +73,19 @@ pub trait HostMemory {
     /// # Errors
     /// As [`HostMemory::read`], and for an address that is not a multiple of 16.
     fn post(&self, iova: Iova, entry: &[u8; 16]) -> DmaResult;
+
+    /// Posts consecutive entries. The first becomes visible last: a host, which reads them in order, then finds all
+    /// of them in one look.
+    ///
+    /// # Errors
+    /// As [`HostMemory::post`].
+    #[inline]
+    fn post_all(&self, iova: Iova, entries: &[[u8; 16]]) -> DmaResult {
+        for (index, entry) in entries.iter().enumerate().rev() {
+            self.post(Iova(iova.0.wrapping_add(index as u64 * 16)), entry)?;
+        }
+        Ok(())
+    }
 }
 
 /// Host memory, overlaid by the controller memory buffer where enabled.
@@ -90,6 +112,15 @@ impl Dma<'_> {
     }
 
     #[inline]
+    pub(super) fn fetch(&self, iova: Iova, into: &mut [u8; 64]) -> DmaResult {
+        match self.in_cmb(iova, into.len()) {
+            Some((cmb, offset)) => cmb.read(offset, into),
+            None => return self.host.fetch(iova, into),
+        }
+        Ok(())
+    }
+
+    #[inline]
     pub(super) fn write(&self, iova: Iova, from: &[u8]) -> DmaResult {
         match self.in_cmb(iova, from.len()) {
             Some((cmb, offset)) => cmb.write(offset, from),
@@ -106,11 +137,14 @@ impl Dma<'_> {
         self.host.store32(iova, value)
     }
 
+    /// Posts consecutive completion queue entries; see [`HostMemory::post_all`].
     #[inline]
-    pub(super) fn post(&self, iova: Iova, entry: &[u8; 16]) -> DmaResult {
-        match self.in_cmb(iova, entry.len()) {
-            Some((cmb, offset)) => cmb.write(offset, entry),
-            None => return self.host.post(iova, entry),
+    pub(super) fn post(&self, iova: Iova, entries: &[[u8; 16]]) -> DmaResult {
+        let Some((cmb, offset)) = self.in_cmb(iova, entries.as_flattened().len()) else {
+            return self.host.post_all(iova, entries);
+        };
+        for (index, entry) in entries.iter().enumerate().rev() {
+            cmb.write(offset + index * entry.len(), entry);
         }
         Ok(())
     }

@@ -5,11 +5,13 @@
 
 use std::collections::VecDeque;
 
-use super::doorbells::{Doorbells, Side};
+use super::doorbells::{Doorbells, SILENT, Side};
 use super::memory::{Dma, Fault};
 use adit_spec::{Cqe, Iova};
 
 const CQE_BYTES: u64 = 16;
+/// Completions that are posted together: those of a cache line.
+const GATHERED: usize = 4;
 const SQE_BYTES: u64 = 64;
 
 /// The shadow doorbells of Doorbell Buffer Config (NVMe Base 2.0 section 8.6).
@@ -85,15 +87,44 @@ pub(super) enum Look {
     Value(u32),
 }
 
+/// What a queue remembers of its doorbell.
+#[derive(Clone, Copy, Debug)]
+struct Ear {
+    /// The value last read from the register, if there is no shadow.
+    heard: u32,
+    /// Whether its shadow is read without a ring.
+    awake: bool,
+}
+
+impl Ear {
+    /// Of a doorbell that was silenced.
+    const NEW: Ear = Ear { heard: SILENT, awake: true };
+}
+
 impl Rings<'_> {
-    /// Reads a doorbell. `awake` tells whether the queue is active, so that its shadow is read without a ring.
+    /// Reads a doorbell, whose queue took its position from it as `known`.
     #[inline]
-    fn look(&self, qid: u16, side: Side, awake: &mut bool, known: u32) -> Result<Look, Fault> {
-        let rung = self.doorbells.take(qid, side);
+    fn look(&self, qid: u16, side: Side, ear: &mut Ear, known: u32) -> Result<Look, Fault> {
         let place = self.shadow.and_then(|shadow| shadow.place(self.doorbells, qid, side));
-        let Some((value, event)) = place else {
-            return Ok(rung.map_or(Look::Same, Look::Value));
-        };
+        match place {
+            None => {
+                Ok(self.doorbells.news(qid, side, &mut ear.heard).map_or(Look::Same, Look::Value))
+            }
+            Some(place) => self.look_at_shadow(qid, side, place, &mut ear.awake, known),
+        }
+    }
+
+    /// Reads a doorbell with a shadow. `awake` tells whether the queue is active, so that the shadow is read without a
+    /// ring.
+    fn look_at_shadow(
+        &self,
+        qid: u16,
+        side: Side,
+        (value, event): (Iova, Iova),
+        awake: &mut bool,
+        known: u32,
+    ) -> Result<Look, Fault> {
+        let rung = self.doorbells.take(qid, side);
         *awake |= rung.is_some() || self.shadow.is_some_and(|shadow| shadow.polled);
         if !*awake {
             return Ok(Look::Same);
@@ -141,15 +172,15 @@ pub(super) struct SubmissionQueue {
     entries: u32,
     head: u32,
     tail: u32,
-    awake: bool,
+    ear: Ear,
     /// CIDs of commands to end instead of executing.
     pub(super) aborts: Vec<u16>,
 }
 
 impl SubmissionQueue {
     pub(super) fn new(qid: u16, cqid: u16, base: u64, entries: u32) -> SubmissionQueue {
-        let (head, tail, awake, aborts) = (0, 0, true, Vec::new());
-        SubmissionQueue { qid, cqid, base, entries, head, tail, awake, aborts }
+        let (head, tail, ear, aborts) = (0, 0, Ear::NEW, Vec::new());
+        SubmissionQueue { qid, cqid, base, entries, head, tail, ear, aborts }
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -159,7 +190,7 @@ impl SubmissionQueue {
     /// Reads the tail doorbell; returns false if the host wrote an impossible value.
     #[inline]
     pub(super) fn refresh(&mut self, rings: &Rings<'_>) -> Result<bool, Fault> {
-        match rings.look(self.qid, Side::Tail, &mut self.awake, self.tail)? {
+        match rings.look(self.qid, Side::Tail, &mut self.ear, self.tail)? {
             Look::Same => Ok(true),
             Look::Value(tail) if tail < self.entries => {
                 self.tail = tail;
@@ -172,7 +203,7 @@ impl SubmissionQueue {
     /// Takes the entry at the head.
     #[inline]
     pub(super) fn fetch(&mut self, dma: &Dma<'_>, into: &mut [u8; 64]) -> Result<(), Fault> {
-        dma.read(self.address(self.head), into)?;
+        dma.fetch(self.address(self.head), into)?;
         self.head = self.after(self.head);
         Ok(())
     }
@@ -231,8 +262,11 @@ pub(super) struct CompletionQueue {
     head: u32,
     tail: u32,
     phase: bool,
-    awake: bool,
+    ear: Ear,
     waiting: VecDeque<Cqe>,
+    /// Entries in their places before the tail that are not written yet, in one cache line.
+    gathered: [[u8; 16]; GATHERED],
+    gathered_count: usize,
 }
 
 impl CompletionQueue {
@@ -247,8 +281,10 @@ impl CompletionQueue {
             head: 0,
             tail: 0,
             phase: true,
-            awake: true,
+            ear: Ear::NEW,
             waiting: VecDeque::new(),
+            gathered: [[0; 16]; GATHERED],
+            gathered_count: 0,
         }
     }
 
@@ -267,8 +303,7 @@ impl CompletionQueue {
 
     /// Reads the head doorbell; returns false if the host wrote an impossible value.
     fn refresh(&mut self, rings: &Rings<'_>) -> Result<bool, Fault> {
-        let Look::Value(head) = rings.look(self.qid, Side::Head, &mut self.awake, self.head)?
-        else {
+        let Look::Value(head) = rings.look(self.qid, Side::Head, &mut self.ear, self.head)? else {
             return Ok(true);
         };
         let consumed = (head.wrapping_add(self.entries).wrapping_sub(self.head)) % self.entries;
@@ -277,6 +312,12 @@ impl CompletionQueue {
         }
         self.head = head;
         Ok(true)
+    }
+
+    /// Whether completions wait for room.
+    #[inline]
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.is_empty()
     }
 
     /// Whether a completion posted now finds room. Clears `valid` if the host wrote an impossible head.
@@ -296,19 +337,20 @@ impl CompletionQueue {
 
     fn post_waiting(&mut self, dma: &Dma<'_>) -> Result<(), Fault> {
         match self.waiting.pop_front() {
-            Some(cqe) => self.write(dma, cqe),
+            Some(cqe) => self.write(dma, cqe, false),
             None => Ok(()),
         }
     }
 
-    /// Posts a completion, or keeps it until there is room.
+    /// Posts a completion, or keeps it until there is room. If `gathers`, the host may see it only with the next ones
+    /// or after [`CompletionQueue::publish`].
     #[inline]
-    pub(super) fn post(&mut self, dma: &Dma<'_>, cqe: Cqe) -> Result<(), Fault> {
+    pub(super) fn post(&mut self, dma: &Dma<'_>, cqe: Cqe, gathers: bool) -> Result<(), Fault> {
         if self.is_full() || !self.waiting.is_empty() {
             self.waiting.push_back(cqe);
             return Ok(());
         }
-        self.write(dma, cqe)
+        self.write(dma, cqe, gathers)
     }
 
     /// Writes a completion with the wrong phase tag, if there is room.
@@ -317,22 +359,41 @@ impl CompletionQueue {
             return Ok(());
         }
         self.phase ^= true;
-        let written = self.write(dma, cqe);
+        let written = self.publish(dma).and_then(|()| self.write(dma, cqe, false));
         self.phase ^= true;
         written
     }
 
+    /// Puts an entry at the tail and writes it, or later with others.
     #[inline]
-    fn write(&mut self, dma: &Dma<'_>, cqe: Cqe) -> Result<(), Fault> {
+    fn write(&mut self, dma: &Dma<'_>, cqe: Cqe, gathers: bool) -> Result<(), Fault> {
         let [dw0, dw1, dw2, dw3] = cqe.to_dwords();
         let dw3 = dw3 & !(1 << 16) | u32::from(self.phase) << 16;
         let word =
             u128::from(dw0) | u128::from(dw1) << 32 | u128::from(dw2) << 64 | u128::from(dw3) << 96;
-        let at = self.base.wrapping_add(u64::from(self.tail) * CQE_BYTES);
-        dma.post(Iova(at), &word.to_le_bytes())?;
-        self.tail = self.after(self.tail);
-        self.phase ^= self.tail == 0;
-        self.is_raised = true;
+        self.gathered[self.gathered_count] = word.to_le_bytes();
+        self.gathered_count += 1;
+        self.tail += 1;
+        if !gathers || self.tail as usize % GATHERED == 0 || self.tail == self.entries {
+            self.publish(dma)?;
+        }
+        if self.tail == self.entries {
+            self.tail = 0;
+            self.phase ^= true;
+        }
         Ok(())
+    }
+
+    /// Writes the gathered entries.
+    #[inline]
+    pub(super) fn publish(&mut self, dma: &Dma<'_>) -> Result<(), Fault> {
+        let count = std::mem::take(&mut self.gathered_count);
+        if count == 0 {
+            return Ok(());
+        }
+        let first = u64::from(self.tail) - count as u64;
+        let at = self.base.wrapping_add(first * CQE_BYTES);
+        self.is_raised = true;
+        dma.post(Iova(at), &self.gathered[..count])
     }
 }

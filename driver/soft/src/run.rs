@@ -106,7 +106,7 @@ impl Controller {
                 Work::Execute { entry, sqid, verdict } => {
                     self.execute(&Command::parse(&entry, sqid), verdict, dma)?;
                 }
-                Work::Post { cqid, cqe } => self.post(cqid, cqe, dma)?,
+                Work::Post { cqid, cqe } => self.post(cqid, cqe, false, dma)?,
             }
             done += 1;
         }
@@ -198,10 +198,11 @@ impl Controller {
             }
         };
         let Some(queue) = self.submission_queue(command.sqid.0) else { return Ok(()) };
-        let (sqhd, cqid) = (queue.head(), queue.cqid);
+        let (sqhd, cqid, is_last) = (queue.head(), queue.cqid, queue.is_empty());
         let cqe = Cqe::new(dw0, sqhd, command.sqid, Cid(command.cid), status, false);
         match verdict {
-            Verdict::Run => self.post(cqid, cqe, dma),
+            Verdict::Run if !is_last && self.gathers => self.post(cqid, cqe, true, dma),
+            Verdict::Run => self.post(cqid, cqe, false, dma),
             verdict => self.complete_wrongly(cqid, cqe, verdict, dma),
         }
     }
@@ -228,17 +229,18 @@ impl Controller {
                     None => Ok(()),
                 };
             }
-            Verdict::Twice => self.post(cqid, cqe, dma)?,
+            Verdict::Twice => self.post(cqid, cqe, false, dma)?,
             Verdict::Again(time) => self.pending.push(self.now + time, Work::Post { cqid, cqe }),
             _ => {}
         }
-        self.post(cqid, cqe, dma)
+        self.post(cqid, cqe, false, dma)
     }
 
+    /// Posts a completion; if `gathers`, at the end of the queue's turn at the latest.
     #[inline]
-    fn post(&mut self, cqid: u16, cqe: Cqe, dma: &Dma<'_>) -> Served {
+    fn post(&mut self, cqid: u16, cqe: Cqe, gathers: bool, dma: &Dma<'_>) -> Served {
         match self.completion_queue(cqid) {
-            Some(queue) => queue.post(dma, cqe),
+            Some(queue) => queue.post(dma, cqe, gathers),
             None => Ok(()),
         }
     }
@@ -275,6 +277,12 @@ impl Controller {
         }
         self.raise_interrupts();
         held.len()
+    }
+
+    /// Returns whether what it does now depends on the time to less than a few microseconds.
+    #[inline]
+    pub fn keeps_time(&self) -> bool {
+        !self.watch.is_idle() || self.next_due().is_some()
     }
 
     /// Returns when the next work is due that no doorbell announces: a timed command, a change of CSTS, a clock fault.

@@ -329,6 +329,11 @@ impl HostMemory for DmaTable {
     }
 
     #[inline]
+    fn fetch(&self, iova: Iova, into: &mut [u8; 64]) -> DmaResult {
+        DmaTable::load512(self, iova.0, into).ok_or(Fault)
+    }
+
+    #[inline]
     fn write(&self, iova: Iova, from: &[u8]) -> DmaResult {
         DmaTable::write(self, iova.0, from).ok_or(Fault)
     }

@@ -185,6 +185,21 @@ impl DmaTable {
         self.pieces(iova, len, Access::Read, copy)
     }
 
+    /// Fills `into` from the aligned entry at `iova`, a word at a time: shorter than a call of memcpy.
+    #[inline]
+    pub fn load512(&self, iova: u64, into: &mut [u8; 64]) -> Option<()> {
+        let at = self.locate(iova, 64, Access::Read);
+        let Some(at) = at.filter(|at| at.addr().get().is_multiple_of(8)) else {
+            return self.read(iova, into);
+        };
+        for (index, bytes) in into.as_chunks_mut::<8>().0.iter_mut().enumerate() {
+            // SAFETY: mapped and aligned, both checked; the host writes ring memory atomically.
+            let word = unsafe { AtomicU64::from_ptr(at.as_ptr().cast::<u64>().add(index)) };
+            *bytes = word.load(Ordering::Relaxed).to_ne_bytes();
+        }
+        Some(())
+    }
+
     /// Writes all of `from` at `iova`.
     #[inline]
     pub fn write(&self, iova: u64, from: &[u8]) -> Option<()> {
@@ -296,6 +311,10 @@ mod tests {
         assert_eq!(table.store32(0x1004, 7), Some(()));
         assert_eq!((table.load32(0x1004), table.load32(0x1002)), (Some(7), None));
         let entry = std::array::from_fn(|index| index as u8);
+        let mut whole = [0xee; 64];
+        assert_eq!(table.load512(0x1000, &mut whole), Some(()));
+        assert_eq!(whole, std::array::from_fn(|index| if index == 4 { 7 } else { 0 }));
+        assert_eq!((table.load512(0x1008, &mut whole), table.faults()), (None, 1));
         let at = if memory.as_ptr().addr() % 16 == 0 { 0x1010 } else { 0x1018 };
         assert_eq!(table.store128(at, &entry), Some(()));
         let mut back = [0; 16];

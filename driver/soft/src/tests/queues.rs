@@ -104,6 +104,68 @@ fn a_full_completion_queue_is_never_overwritten() {
     assert_eq!(seen, cids);
 }
 
+/// Notes which entries of the I/O completion queue are posted, in order.
+struct Posts<'a> {
+    ram: &'a Ram,
+    entries: RefCell<Vec<u64>>,
+}
+
+impl HostMemory for Posts<'_> {
+    fn read(&self, iova: Iova, into: &mut [u8]) -> DmaResult {
+        self.ram.read(iova, into)
+    }
+
+    fn write(&self, iova: Iova, from: &[u8]) -> DmaResult {
+        self.ram.write(iova, from)
+    }
+
+    fn load32(&self, iova: Iova) -> Result<u32, Fault> {
+        self.ram.load32(iova)
+    }
+
+    fn store32(&self, iova: Iova, value: u32) -> DmaResult {
+        self.ram.store32(iova, value)
+    }
+
+    fn post(&self, iova: Iova, entry: &[u8; 16]) -> DmaResult {
+        self.entries.borrow_mut().push((iova.0 - IO_CQ) / 16);
+        self.ram.post(iova, entry)
+    }
+}
+
+#[test]
+fn completions_of_a_cache_line_come_together_and_none_waits_for_another_command() {
+    let mut rig = Rig::admin_only("null");
+    rig.add_queue(1, IO_SQ, IO_CQ, 10);
+    for (commands, posted) in [
+        (6, vec![3, 2, 1, 0, 5, 4]),
+        (1, vec![6]),
+        (4, vec![7, 9, 8, 0]),
+        (9, vec![3, 2, 1, 7, 6, 5, 4, 9, 8]),
+    ] {
+        let cids: Vec<u16> = (0..commands).map(|_| rig.post(1, read(0, 1))).collect();
+        rig.ring(1);
+        let posts = Posts { ram: &rig.ram, entries: RefCell::default() };
+        rig.controller.step(&posts, Time::ZERO);
+        assert_eq!(posts.entries.into_inner(), posted);
+        assert_eq!(rig.reap(1).iter().map(|done| done.cid).collect::<Vec<_>>(), cids);
+    }
+}
+
+#[test]
+fn a_script_finds_the_completions_of_all_commands_before() {
+    let mut rig = Rig::new("null");
+    rig.controller.set_hook(|sqe, qid| match (qid.0, sqe.cid().0 % 3) {
+        (1, 0) => Verdict::Fatal,
+        _ => Verdict::Run,
+    });
+    let cids: Vec<u16> = (0..3).map(|_| rig.post(1, read(0, 1))).collect();
+    let done = cids.iter().take_while(|cid| *cid % 3 != 0).count();
+    rig.ring(1);
+    rig.step();
+    assert_eq!(rig.reap(1).len(), done);
+}
+
 #[test]
 fn impossible_doorbells_are_ignored() {
     let mut rig = Rig::new("mem=1M");

@@ -143,6 +143,12 @@ pub unsafe trait Bus: Send + Sync + fmt::Debug {
     /// If BAR0 does not reach that far.
     unsafe fn doorbell(self: Arc<Self>, offset: u32) -> Result<Doorbell>;
 
+    /// Returns whether the doorbells of I/O queues are memory of a process that polls it: ringing them costs what
+    /// a shadow doorbell costs, which then saves nothing and needs a fence for each ring.
+    fn doorbells_are_memory(&self) -> bool {
+        false
+    }
+
     /// Maps `len` bytes at `offset` of BAR `bar` (the controller memory buffer).
     ///
     /// # Safety

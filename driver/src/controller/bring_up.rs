@@ -75,7 +75,8 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     let ready = calls.configure(options.io_queues)?;
     let identify = ready.identify;
     let vectors = if options.interrupts { enable_vectors(bus, ready.queues)? } else { Vec::new() };
-    if options.shadow_doorbells && identify.oacs().doorbell_buffer_config() {
+    let takes_shadows = identify.oacs().doorbell_buffer_config() && !bus.doorbells_are_memory();
+    if options.shadow_doorbells && takes_shadows {
         let mapping = shadows.insert(Doorbells::allocate_shadows(bus)?);
         calls.configure_shadows(Doorbells::shadow_pages(mapping))?;
     }

@@ -76,7 +76,8 @@ pub struct ControllerOptions {
     pub io_queues: u16,
     /// Use SGLs if the controller supports them. Default true.
     pub sgl: bool,
-    /// Use shadow doorbells if the controller supports them. Default true.
+    /// Use shadow doorbells if the controller supports them and its doorbells are not memory themselves, as those
+    /// that a vfio-user server lets us map. Default true.
     pub shadow_doorbells: bool,
     /// Enable the controller memory buffer, for [`Placement::Cmb`]. Default false.
     pub cmb: bool,

@@ -49,7 +49,8 @@ use super::notices::{Notices, into_owned, new_eventfd};
 use super::{Bus, BusEvent, Doorbell, Locality};
 use crate::Time;
 use crate::error::{Error, Result};
-use crate::spec::Iova;
+use crate::spec::register::doorbell_sq;
+use crate::spec::{Iova, Qid};
 use crate::sys::{Backing, HostRange, Window};
 
 /// Addresses every server's IOMMU accepts; real ones have 48 bits or more.
@@ -321,6 +322,10 @@ unsafe impl Bus for VfioUser {
         let mapped = self.doorbells.find(offset.into(), 4);
         // SAFETY: passed on to our caller.
         unsafe { mapped::doorbell(Arc::<Self>::clone(&self), self.shape.bar0_len, offset, mapped) }
+    }
+
+    fn doorbells_are_memory(&self) -> bool {
+        self.doorbells.find(doorbell_sq(Qid(1), 0).into(), 8).is_some()
     }
 
     unsafe fn bar_window(&self, bar: u8, offset: u64, len: u64) -> Result<Window> {

@@ -28,6 +28,8 @@ pub struct Namespace {
     lba_count: Arc<AtomicU64>,
     limits: Limits,
     command_limits: CommandLimits,
+    /// Neither SGLs, nor a boundary, nor protection: a command says as little as it can.
+    is_plain: bool,
     /// Most LBAs of one command.
     max_lbas: u64,
     /// Whether the controller takes SGLs.
@@ -95,6 +97,9 @@ impl Namespace {
             lba_count,
             limits,
             command_limits: controller.commands,
+            is_plain: controller.sgl == SglSupport::None
+                && limits.boundary_lbas == 0
+                && protection.is_none(),
             max_lbas: limits.max_bytes >> lba_shift,
             takes_sgls: controller.sgl != SglSupport::None,
             sgl_mask: match controller.sgl {
@@ -158,6 +163,12 @@ impl Namespace {
     #[inline(always)]
     pub(crate) fn max_lbas(&self) -> u64 {
         self.max_lbas
+    }
+
+    /// Returns whether commands use PRPs only, cross no boundary and have no tags.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.is_plain
     }
 
     #[inline(always)]

@@ -1,9 +1,9 @@
 //! The doorbell page (NVMe over PCIe Transport 1.0 section 3.1.2).
 //!
 //! Plain shared memory that the host stores to and the controller polls. A doorbell that nothing was written to holds
-//! [`SILENT`], a value beyond every queue. Where each value matters once ([`Doorbells::news`]) polling only reads, so that
-//! the line stays with the host. Where a ring also wakes a queue with a shadow ([`Doorbells::take`]) reading resets it, so
-//! that each ring is seen even if it repeats the previous value.
+//! [`SILENT`], a value beyond every queue. Where each value matters once ([`Doorbells::news`]) polling only reads, so
+//! that the host keeps the cache line. Where a ring also wakes a queue with a shadow ([`Doorbells::take`]) reading
+//! resets it, so that each ring is seen even if it repeats the previous value.
 //!
 //! The layout is BAR0's: an unused page in place of the registers, then the doorbells. Exposing it as a BAR needs no
 //! offset translation.

@@ -94,7 +94,7 @@ impl<B: IoBuffer> QueuePair<B> {
         let pages = Mapping::allocate(shared.bus(), list_bytes + bounce_bytes)?;
         let (sq, cq) = raw.take_rings();
         let slots = raw.depths().submission as usize - 1;
-        let core = Core::new(Parts {
+        let mut core = Core::new(Parts {
             qid: raw.qid(),
             domain: DomainId::of(shared.bus()),
             sq,
@@ -108,6 +108,9 @@ impl<B: IoBuffer> QueuePair<B> {
             timeout: options.timeout,
             latencies: options.latencies,
         });
+        if raw.interrupt().is_none() {
+            core.lag();
+        }
         Ok(QueuePair {
             core,
             shared,

@@ -50,18 +50,17 @@ pub(crate) struct LbaCommand<'n> {
 }
 
 impl LbaCommand<'_> {
-    /// Encodes the command for `count` (1 to 65536) of its LBAs as the 64-bit words of its entry
-    /// (NVM Command Set 1.0 section 3.2), without an identifier. The compiler would not recombine the 16
-    /// fields of an [`Sqe`].
+    /// Encodes the command for `count` (1 to 65536) of its LBAs, with their protection's `tags`, as the 64-bit
+    /// words of its entry (NVM Command Set 1.0 section 3.2), without an identifier. The compiler would not
+    /// recombine the 16 fields of an [`Sqe`].
     #[inline(always)]
-    pub(crate) fn qwords(&self, lba: Lba, count: u64, pointer: Pointer) -> [u64; 8] {
+    pub(crate) fn qwords(&self, lba: Lba, count: u64, pointer: Pointer, tags: u64) -> [u64; 8] {
         debug_assert!((1..=65536).contains(&count), "limits keep a command to what NLB can say");
         debug_assert!(self.control & NLB == 0, "the count of LBAs has its bits for itself");
         debug_assert!(pointer.psdt & !PSDT == 0, "a pointer says nothing else of CDW0");
         let cdw0 = u32::from(self.opcode.0) | pointer.psdt;
         let nsid = u64::from(self.namespace.nsid().0);
         let [dptr0, dptr1] = pointer.words;
-        let tags = self.namespace.prinfo().tags(lba);
         let cdw12 = self.control | (count - 1);
         [u64::from(cdw0) | nsid << 32, 0, 0, dptr0, dptr1, lba.0, cdw12, tags]
     }

@@ -208,8 +208,27 @@ impl<B: IoBuffer> Core<B> {
     /// Announces every command posted since the last ring.
     #[inline(always)]
     pub(crate) fn ring(&mut self) {
+        self.make_room();
         self.stats.submission_rings += u64::from(self.sq.ring());
         probe::probe!(adit, ring, self.qid.0, self.sq.tail());
+    }
+
+    /// Tells the device of completions taken if it would otherwise lack entries for the commands in flight:
+    /// controllers may rely on every completion's having one.
+    #[inline(always)]
+    fn make_room(&mut self) {
+        if self.in_flight() as u32 + self.cq.untold() >= self.cq.depth() {
+            self.cq.ring();
+            self.stats.completion_rings += 1;
+        }
+        let untold = self.cq.untold() as usize;
+        debug_assert!(self.in_flight() + untold < self.cq.depth() as usize, "room for each");
+    }
+
+    /// Tells the device of completions only now and then, from now on: for a queue without interrupts, which a
+    /// controller may raise until it is told.
+    pub(crate) fn lag(&mut self) {
+        self.cq.lag();
     }
 
     /// Returns whether the device has written a completion.
@@ -252,15 +271,22 @@ impl<B: IoBuffer> Core<B> {
             if TIMED {
                 self.measure(now, entry.cid());
             }
-            if !self.accept(entry, &mut reports, done) {
+            if !reports.take(entry.report()) {
+                let (is_ours, next) = self.accept_report(&entry.cqe(), reports);
+                reports = next;
+                if !is_ours {
+                    unfinished += 1;
+                    continue;
+                }
+            }
+            if !self.accept(entry, done) {
                 unfinished += 1;
             }
         }
         debug_assert!(left + unfinished <= lap, "each entry is counted once");
         if left < lap {
             self.sq.observe(&reports);
-            self.cq.ring();
-            self.stats.completion_rings += 1;
+            self.stats.completion_rings += u64::from(self.cq.ring_if_many());
             probe::probe!(adit, reap, self.qid.0, lap - left - unfinished);
         }
         (lap - left - unfinished) as usize
@@ -282,17 +308,9 @@ impl<B: IoBuffer> Core<B> {
         }
     }
 
-    /// Checks a completion and ends its command. Returns whether a request finished.
+    /// Ends the command of a completion of this queue. Returns whether a request finished.
     #[inline(always)]
-    fn accept(
-        &mut self,
-        entry: Arrival,
-        reports: &mut Reports,
-        done: &mut impl FnMut(Completion<B>),
-    ) -> bool {
-        if !reports.take(entry.report()) && !self.accept_report(&entry.cqe(), reports) {
-            return false;
-        }
+    fn accept(&mut self, entry: Arrival, done: &mut impl FnMut(Completion<B>)) -> bool {
         match self.slots.end_plain(entry.cid()) {
             Some(buffer) => {
                 debug_assert!(self.slots.find(entry.cid()).is_none(), "a command ends once");
@@ -322,24 +340,24 @@ impl<B: IoBuffer> Core<B> {
 
     /// Handles a report that does not follow the last one: the position wrapped, or is implausible. A head
     /// outside the ring is a violation. An implausible one inside is ignored: firmware may have queued
-    /// completions out of order. Returns whether the completion is of this queue.
+    /// completions out of order. Returns whether the completion is of this queue, and the next reports.
     #[cold]
     #[inline(never)]
-    fn accept_report(&mut self, entry: &Cqe, reports: &mut Reports) -> bool {
+    fn accept_report(&mut self, entry: &Cqe, reports: Reports) -> (bool, Reports) {
         if entry.sqid() != self.qid {
             self.violated(Violation::WrongSqid(entry.sqid()));
-            return false;
+            return (false, reports);
         }
-        self.sq.observe(reports);
+        self.sq.observe(&reports);
         if self.sq.observe_head(entry.sqhd()) {
             assert!(u32::from(entry.sqhd()) < self.sq.depth(), "a plausible head is in the ring");
-            *reports = self.sq.reports(self.qid);
+            return (true, self.sq.reports(self.qid));
         } else if u32::from(entry.sqhd()) < self.sq.depth() {
             self.stats.stale_sqheads += 1;
         } else {
             self.violated(Violation::BadSqhd(entry.sqhd()));
         }
-        true
+        (true, reports)
     }
 
     /// Counts a violation and makes the next poll handle it.
@@ -468,6 +486,21 @@ fn in_one<B: IoBuffer>(
     transfer: &LbaCommand<'_>,
     buffer: &B,
 ) -> Option<[u64; 8]> {
+    if transfer.namespace.is_plain() {
+        encode::<true, B>(domain, stats, transfer, buffer)
+    } else {
+        encode::<false, B>(domain, stats, transfer, buffer)
+    }
+}
+
+/// [`in_one`] for a namespace that is plain or not: what [`Namespace::is_plain`] rules out costs no instruction.
+#[inline(always)]
+fn encode<const PLAIN: bool, B: IoBuffer>(
+    domain: DomainId,
+    stats: &mut Stats,
+    transfer: &LbaCommand<'_>,
+    buffer: &B,
+) -> Option<[u64; 8]> {
     let namespace = transfer.namespace;
     if buffer.segment_count() != 1 || !buffer.is_in(domain) || namespace.domain() != domain {
         return None;
@@ -482,19 +515,21 @@ fn in_one<B: IoBuffer>(
     if namespace.lba_count().checked_sub(transfer.lba.0)? < count {
         return None;
     }
-    if limits.boundary_lbas != 0 && segment.len > limits.to_boundary_bytes(transfer.lba.0) {
+    if !PLAIN && limits.boundary_lbas != 0 && segment.len > limits.to_boundary_bytes(transfer.lba.0)
+    {
         return None;
     }
     debug_assert_eq!(count << limits.lba_shift, segment.len, "the segment is whole LBAs");
     debug_assert!(segment.len <= limits.max_bytes, "one command may carry the segment");
-    let pointer = direct_pointer(stats, segment, namespace, buffer)?;
+    let pointer = direct_pointer::<PLAIN, B>(stats, segment, namespace, buffer)?;
     stats.bytes += segment.len;
-    Some(transfer.qwords(transfer.lba, count, pointer))
+    let tags = if PLAIN { 0 } else { namespace.prinfo().tags(transfer.lba) };
+    Some(transfer.qwords(transfer.lba, count, pointer, tags))
 }
 
 /// Returns a data pointer if it needs no new list.
 #[inline(always)]
-fn direct_pointer<B: IoBuffer>(
+fn direct_pointer<const PLAIN: bool, B: IoBuffer>(
     stats: &mut Stats,
     segment: Segment,
     namespace: &Namespace,
@@ -502,7 +537,7 @@ fn direct_pointer<B: IoBuffer>(
 ) -> Option<Pointer> {
     let Segment { iova, len } = segment;
     debug_assert!(len > 0 && u32::try_from(len).is_ok(), "a command has 1 to 2^32 - 1 bytes");
-    if namespace.takes_sgls() && (iova.0 | len) & namespace.sgl_mask() == 0 {
+    if !PLAIN && namespace.takes_sgls() && (iova.0 | len) & namespace.sgl_mask() == 0 {
         stats.sgl_commands += 1;
         return Some(Pointer::data_block(iova, len as u32));
     }

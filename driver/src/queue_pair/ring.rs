@@ -125,10 +125,12 @@ impl SubmissionRing {
     #[inline(always)]
     pub(crate) fn push(&mut self, command: [u64; SQE_WORDS]) {
         let at = self.tail();
-        for (word, value) in self.entries.current().iter().zip(command) {
-            word.store(value.to_le(), Ordering::Relaxed);
-        }
-        self.entries.advance();
+        self.entries.visit(|entry| {
+            for (word, value) in entry.iter().zip(command) {
+                word.store(value.to_le(), Ordering::Relaxed);
+            }
+            Some(())
+        });
         debug_assert_ne!(self.tail(), at, "the next entry has another place");
     }
 
@@ -140,12 +142,13 @@ impl SubmissionRing {
         ring.move_to(self.bell.last);
         let mut unsent = Vec::new();
         while ring.at() != self.tail() {
-            let entry = ring.current();
-            unsent.push(Sqe::from_dwords(std::array::from_fn(|dword| {
-                let qword = u64::from_le(entry[dword / 2].load(Ordering::Relaxed));
-                (qword >> (dword % 2 * 32)) as u32
-            })));
-            ring.advance();
+            let read = ring.visit(|entry| {
+                Some(Sqe::from_dwords(std::array::from_fn(|dword| {
+                    let qword = u64::from_le(entry[dword / 2].load(Ordering::Relaxed));
+                    (qword >> (dword % 2 * 32)) as u32
+                })))
+            });
+            unsent.extend(read.map(|(sqe, _)| sqe));
         }
         assert!(unsent.len() < self.depth() as usize, "the ring is read once");
         unsent
@@ -221,8 +224,8 @@ impl SubmissionRing {
 }
 
 /// The queue and read position that completions report (dword 2: SQID in bits 31:16, SQHD in bits 15:0),
-/// checked with one comparison.
-#[derive(Debug)]
+/// checked with one comparison. A copy, so that it stays in registers.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Reports {
     last: u32,
     /// Distance from `last` to the last plausible position.
@@ -292,6 +295,12 @@ impl Arrival {
     }
 }
 
+/// Returns whether an entry's second word has this lap's phase.
+#[inline(always)]
+fn is_new(high: u64, phase: u32) -> bool {
+    ((high >> 32) as u32 ^ phase) & PHASE == 0
+}
+
 #[derive(Debug)]
 pub(crate) struct CompletionRing {
     /// Positioned at the head.
@@ -299,13 +308,42 @@ pub(crate) struct CompletionRing {
     /// This lap's phase bit, at its place in an entry's last dword.
     phase: u32,
     bell: Bell,
+    /// Most entries taken that the device is not told of yet.
+    lag_max: u32,
 }
 
 impl CompletionRing {
     /// Creates a ring of `depth` entries over zeroed memory: the first lap's phase is 1.
     pub(crate) fn new(entries: Atomics, depth: u32, bell: Bell) -> CompletionRing {
         assert!((2..=65536).contains(&depth), "a queue has 2 to 65536 entries");
-        CompletionRing { entries: Ring::new(entries, depth), phase: PHASE, bell }
+        CompletionRing { entries: Ring::new(entries, depth), phase: PHASE, bell, lag_max: 0 }
+    }
+
+    /// Tells the device of entries taken only once they are an eighth of the ring, from now on. The line of the
+    /// doorbells then passes to the device's core less often. The caller sees to it that no entry is missing.
+    pub(crate) fn lag(&mut self) {
+        self.lag_max = self.depth() / 8;
+        assert!(self.lag_max < self.depth(), "the device learns of the entries in every lap");
+    }
+
+    /// Returns the entries taken that the device was not told of.
+    #[inline(always)]
+    pub(crate) fn untold(&self) -> u32 {
+        let (at, last) = (self.entries.at(), self.bell.last);
+        let untold = if at >= last { at - last } else { at + self.depth() - last };
+        debug_assert!(untold < self.depth(), "the device learns of the entries in every lap");
+        untold
+    }
+
+    /// Gives the entries read so far back to the device if they are many; returns whether it did.
+    #[inline(always)]
+    pub(crate) fn ring_if_many(&mut self) -> bool {
+        let is_due = self.untold() > self.lag_max;
+        if is_due {
+            self.ring();
+        }
+        debug_assert!(self.untold() <= self.lag_max, "the device is told of the rest");
+        is_due
     }
 
     /// Publishes the head in a shadow doorbell too, from now on.
@@ -317,13 +355,7 @@ impl CompletionRing {
     #[inline(always)]
     pub(crate) fn has_news(&self) -> bool {
         debug_assert!(self.phase & !PHASE == 0, "the phase is one bit");
-        self.is_new(u64::from_le(self.entries.current()[1].load(Ordering::Relaxed)))
-    }
-
-    /// Returns whether an entry's second word has this lap's phase.
-    #[inline(always)]
-    fn is_new(&self, high: u64) -> bool {
-        ((high >> 32) as u32 ^ self.phase) & PHASE == 0
+        is_new(u64::from_le(self.entries.current()[1].load(Ordering::Relaxed)), self.phase)
     }
 
     /// Takes the entry at the head, if the device has written it.
@@ -332,19 +364,19 @@ impl CompletionRing {
     /// shows that it is valid.
     #[inline(always)]
     pub(crate) fn pop(&mut self) -> Option<Arrival> {
-        let entry = self.entries.current();
-        let high = u64::from_le(entry[1].load(Ordering::Acquire));
-        if !self.is_new(high) {
-            return None;
-        }
-        let low = u64::from_le(entry[0].load(Ordering::Relaxed));
         let (at, phase) = (self.entries.at(), self.phase);
-        if self.entries.advance() {
-            self.phase ^= PHASE;
+        let (arrival, wraps) = self.entries.visit(|entry| {
+            let high = u64::from_le(entry[1].load(Ordering::Acquire));
+            is_new(high, phase)
+                .then(|| Arrival { low: u64::from_le(entry[0].load(Ordering::Relaxed)), high })
+        })?;
+        if wraps {
+            // Not from `phase`, which the compiler would keep for it.
+            self.phase = !(arrival.high >> 32) as u32 & PHASE;
         }
         debug_assert_ne!(self.entries.at(), at, "the next entry has another place");
         debug_assert_eq!(self.phase != phase, self.entries.at() == 0, "a lap has one phase");
-        Some(Arrival { low, high })
+        Some(arrival)
     }
 
     /// Resets the ring for a queue newly created over cleared memory.

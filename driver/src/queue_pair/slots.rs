@@ -5,8 +5,7 @@
 //! match the slot's current command. A queue of more than 32768 entries needs all 16 bits for the index and
 //! has no generation.
 //!
-//! One comparison with [`Slot::key`] answers the common case: in flight, this generation, nothing special to
-//! do. [`Vacant`] is a free slot found but not yet taken, so that a command is checked between the two
+//! [`Vacant`] is a free slot found but not yet taken, so that a command is checked between the two
 //! without a second search.
 
 use std::fmt;
@@ -14,26 +13,27 @@ use std::fmt;
 use crate::Time;
 use crate::spec::Cid;
 
-/// Set in a key while a command is in flight that only needs its completion.
-const PLAIN: u32 = 1 << 16;
-/// Set in a key while a command is in flight with more attached; see [`super`].
-const SPECIAL: u32 = 1 << 17;
-/// Set in a key when the slot's own command is done and it only keeps a split request's buffer.
-const WAITING: u32 = 1 << 18;
+/// What a slot's command is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// There is none.
+    Idle,
+    /// In flight; it only needs its completion.
+    Plain,
+    /// In flight with more attached; see [`super`].
+    Special,
+    /// The slot's own command is done, and it only keeps a split request's buffer.
+    Waiting,
+}
 
 /// No slot: a queue has at most 65535.
 const NONE: u16 = u16::MAX;
 
-const IN_FLIGHT: u32 = PLAIN | SPECIAL | WAITING;
-
-const _: () = assert!(IN_FLIGHT.count_ones() == 3, "the states differ");
-const _: () = assert!(IN_FLIGHT & u16::MAX as u32 == 0, "an identifier has 16 bits of a key");
-
 /// One command in flight, or none.
 pub(crate) struct Slot<B> {
-    /// `PLAIN | cid`, `SPECIAL | cid` or `WAITING | cid`; while idle, the identifier of the slot's next
-    /// command.
-    key: u32,
+    /// The command's identifier; while idle, that of the slot's next command.
+    cid: Cid,
+    state: State,
     /// While idle: the next idle slot, or [`NONE`]. In flight: the command's opcode.
     link: u16,
     /// When the command becomes overdue.
@@ -68,7 +68,8 @@ impl<B> Slots<B> {
         assert!(count < 1 << index_bits && index_bits <= 16, "FFFFh is no command's identifier");
         let next = |index: u16| if usize::from(index) + 1 < count { index + 1 } else { NONE };
         let slot = |index| Slot {
-            key: u32::from(index),
+            cid: Cid(index),
+            state: State::Idle,
             link: next(index),
             deadline: Time::NEVER,
             buffer: None,
@@ -109,11 +110,8 @@ impl<B> Slots<B> {
     pub(crate) fn find(&self, cid: Cid) -> Option<usize> {
         let index = usize::from(cid.0) & self.index_mask;
         let slot = self.slots.get(index)?;
-        debug_assert!(
-            index == usize::from(slot.cid().0) & self.index_mask,
-            "a slot keeps its index"
-        );
-        (slot.is_in_flight() && slot.cid() == cid).then_some(index)
+        debug_assert!(index == usize::from(slot.cid.0) & self.index_mask, "a slot keeps its index");
+        (slot.is_in_flight() && slot.cid == cid).then_some(index)
     }
 
     #[inline(always)]
@@ -155,7 +153,7 @@ impl<B> Slots<B> {
     pub(crate) fn find_special(&self, cid: Cid) -> Option<usize> {
         let index = usize::from(cid.0) & self.index_mask;
         let slot = self.slots.get(index)?;
-        (slot.key == SPECIAL | u32::from(cid.0)).then_some(index)
+        (slot.state == State::Special && slot.cid == cid).then_some(index)
     }
 
     /// Ends the plain command `cid` and returns its buffer; `None` if there is no such plain command (it may
@@ -164,12 +162,13 @@ impl<B> Slots<B> {
     pub(crate) fn end_plain(&mut self, cid: Cid) -> Option<B> {
         let index = usize::from(cid.0) & self.index_mask;
         let slot = self.slots.get_mut(index)?;
-        if slot.key != PLAIN | u32::from(cid.0) {
+        if slot.cid != cid || slot.state != State::Plain {
             return None;
         }
         debug_assert_ne!(usize::from(self.head), index, "what is in flight is not listed as idle");
         debug_assert!(self.returned < self.taken, "a command that ends was taken");
-        slot.key = u32::from(cid.0.wrapping_add(self.generation_step));
+        slot.cid = Cid(cid.0.wrapping_add(self.generation_step));
+        slot.state = State::Idle;
         slot.link = std::mem::replace(&mut self.head, index as u16);
         self.returned += 1;
         slot.buffer.take()
@@ -179,17 +178,17 @@ impl<B> Slots<B> {
     pub(crate) fn mark_special(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         assert!(slot.is_in_flight(), "only a command in flight is marked");
-        assert!(slot.key & WAITING == 0, "a command that completed does not complete again");
-        slot.key = SPECIAL | u32::from(slot.cid().0);
+        assert!(slot.state != State::Waiting, "a command that completed does not complete again");
+        slot.state = State::Special;
     }
 
     /// Keeps the slot of a completed command for its buffer: no completion matches it and no deadline
     /// applies.
     pub(crate) fn mark_waiting(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        assert!(slot.key & SPECIAL != 0, "only a split request's slot waits");
+        assert!(slot.state == State::Special, "only a split request's slot waits");
         assert!(slot.buffer.is_some(), "a slot waits for the sake of its buffer");
-        slot.key = WAITING | u32::from(slot.cid().0);
+        slot.state = State::Waiting;
         slot.deadline = Time::NEVER;
     }
 
@@ -199,7 +198,7 @@ impl<B> Slots<B> {
             self.slots[index].is_in_flight(),
             "only a command in flight is special or not"
         );
-        self.slots[index].key & (SPECIAL | WAITING) != 0
+        matches!(self.slots[index].state, State::Special | State::Waiting)
     }
 
     /// Ends a command and returns its buffer. The slot's next command has a new generation.
@@ -209,7 +208,8 @@ impl<B> Slots<B> {
         assert!(slot.is_in_flight(), "only a command in flight ends");
         debug_assert_ne!(usize::from(self.head), index, "what is in flight is not listed as idle");
         debug_assert!(self.returned < self.taken, "a command that ends was taken");
-        slot.key = u32::from(slot.cid().0.wrapping_add(self.generation_step));
+        slot.cid = Cid(slot.cid.0.wrapping_add(self.generation_step));
+        slot.state = State::Idle;
         slot.link = std::mem::replace(&mut self.head, index as u16);
         self.returned += 1;
         slot.buffer.take()
@@ -249,9 +249,9 @@ impl<B> Vacant<'_, B> {
         debug_assert!(!slot.is_in_flight() && slot.buffer.is_none(), "a free slot holds nothing");
         *self.head = std::mem::replace(&mut slot.link, u16::from(opcode));
         *self.taken += 1;
-        let cid = slot.cid();
-        slot.key |= if special { SPECIAL } else { PLAIN };
-        debug_assert_eq!(slot.cid(), cid, "a command keeps its slot's identifier");
+        let cid = slot.cid;
+        slot.state = if special { State::Special } else { State::Plain };
+        debug_assert!(slot.is_in_flight(), "an occupied slot is in flight");
         slot.deadline = deadline;
         // The slot is free, so there is nothing to drop; `forget` avoids the check.
         std::mem::forget(std::mem::replace(&mut slot.buffer, buffer));
@@ -262,12 +262,11 @@ impl<B> Vacant<'_, B> {
 impl<B> Slot<B> {
     /// Returns the identifier of the command in flight, or of the next one.
     pub(crate) fn cid(&self) -> Cid {
-        Cid(self.key as u16)
+        self.cid
     }
 
     fn is_in_flight(&self) -> bool {
-        debug_assert!((self.key & IN_FLIGHT).count_ones() <= 1, "a slot is in one state");
-        self.key & IN_FLIGHT != 0
+        self.state != State::Idle
     }
 
     pub(crate) fn opcode(&self) -> u8 {

@@ -170,7 +170,8 @@ impl<B: IoBuffer> Core<B> {
             Form::Prp { entries } => self.build_prp(piece, entries, &extra.lists, buffer),
         };
         let limits = transfer.namespace.limits();
-        let command = transfer.qwords(piece.lba, piece.bytes >> limits.lba_shift, pointer);
+        let tags = transfer.namespace.prinfo().tags(piece.lba);
+        let command = transfer.qwords(piece.lba, piece.bytes >> limits.lba_shift, pointer, tags);
         let (index, cid) = self.slots.occupy(None, deadline, transfer.opcode.0, true);
         self.stats.bytes += piece.bytes;
         let lead = lead.unwrap_or(index);

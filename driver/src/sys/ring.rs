@@ -1,6 +1,7 @@
 //! A ring in shared memory, and the position in it.
 #![allow(unsafe_code)]
 
+use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64;
 
 use super::Atomics;
@@ -8,10 +9,18 @@ use super::Atomics;
 /// A ring of `N`-word entries with a position in it, which is always an entry: looking there needs no check.
 #[derive(Clone, Debug)]
 pub struct Ring<const N: usize> {
+    /// The entry at the position.
+    current: NonNull<[AtomicU64; N]>,
+    /// The last entry.
+    last: NonNull<[AtomicU64; N]>,
     count: u32,
-    at: u32,
     memory: Atomics,
 }
+
+// SAFETY: the pointers are into `memory`, which is only accessed as atomics and may go anywhere.
+unsafe impl<const N: usize> Send for Ring<N> {}
+// SAFETY: as above; what moves the position borrows the ring mutably.
+unsafe impl<const N: usize> Sync for Ring<N> {}
 
 impl<const N: usize> Ring<N> {
     /// `count` entries at the start of `memory`, at the first.
@@ -21,7 +30,14 @@ impl<const N: usize> Ring<N> {
     pub fn new(memory: Atomics, count: u32) -> Ring<N> {
         assert!(count > 0, "a ring has an entry");
         assert!(memory.len() / (N * 8) >= count as usize, "the ring's memory holds its entries");
-        Ring { count, at: 0, memory }
+        let first = Self::first_of(&memory);
+        // SAFETY: entry `count - 1` is inside the memory, checked above.
+        let last = unsafe { first.add(count as usize - 1) };
+        Ring { current: first, last, count, memory }
+    }
+
+    fn first_of(memory: &Atomics) -> NonNull<[AtomicU64; N]> {
+        NonNull::new(memory.as_ptr().cast()).expect("memory is never at address zero")
     }
 
     /// How many entries there are.
@@ -33,28 +49,40 @@ impl<const N: usize> Ring<N> {
     /// Index of the entry at the position.
     #[inline(always)]
     pub fn at(&self) -> u32 {
-        self.at
+        let bytes = self.current.addr().get() - self.memory.as_ptr().addr();
+        debug_assert!(bytes / (N * 8) < self.count as usize, "the position is an entry");
+        (bytes / (N * 8)) as u32
     }
 
     /// The entry at the position.
     #[inline(always)]
     pub fn current(&self) -> &[AtomicU64; N] {
-        debug_assert!(self.at < self.count, "the position is an entry");
-        // SAFETY: `at` is below `count` (`new`, `advance` and `move_to` see to it), and `new` checked that so many
-        // entries are inside the memory, which is aligned to 8, kept alive by `memory` and only accessed as atomics.
-        unsafe { &*self.memory.as_ptr().cast::<[AtomicU64; N]>().add(self.at as usize) }
+        debug_assert!(self.current <= self.last, "the position is an entry");
+        // SAFETY: `current` is an entry (`new`, `visit` and `move_to` see to it) of the memory, which is aligned to
+        // 8, kept alive by `memory` and only accessed as atomics.
+        unsafe { self.current.as_ref() }
     }
 
-    /// Moves on by one entry. Returns whether that led back to the first.
+    /// Shows the entry at the position to `visit` and moves on by one if that returns something. Returns that, and
+    /// whether it led back to the first entry.
     #[inline(always)]
-    pub fn advance(&mut self) -> bool {
-        self.at += 1;
-        let wraps = self.at == self.count;
-        if wraps {
+    pub fn visit<T>(
+        &mut self,
+        visit: impl FnOnce(&[AtomicU64; N]) -> Option<T>,
+    ) -> Option<(T, bool)> {
+        // Read once: to the compiler, the entry's stores might change it.
+        let at = self.current;
+        // SAFETY: as in `current`.
+        let seen = visit(unsafe { at.as_ref() })?;
+        let wraps = at == self.last;
+        self.current = if wraps {
             std::hint::cold_path();
-            self.at = 0;
-        }
-        wraps
+            Self::first_of(&self.memory)
+        } else {
+            // SAFETY: it is not the last entry, so there is another behind it.
+            unsafe { at.add(1) }
+        };
+        Some((seen, wraps))
     }
 
     /// Moves to entry `index`.
@@ -63,6 +91,7 @@ impl<const N: usize> Ring<N> {
     /// If there is no such entry: our own bug.
     pub fn move_to(&mut self, index: u32) {
         assert!(index < self.count, "entry outside its ring");
-        self.at = index;
+        // SAFETY: it is an entry of the memory, checked above.
+        self.current = unsafe { Self::first_of(&self.memory).add(index as usize) };
     }
 }

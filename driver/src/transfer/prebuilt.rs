@@ -33,7 +33,9 @@ const LATER: u64 = 257;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PrebuiltPrps {
     region: Iova,
-    tables: [Iova; 2],
+    /// By phase: the list's address of the region's first page if a transfer's list begins in its half. The word
+    /// of a page in the first phase counts from there.
+    starts: [Iova; 2],
 }
 
 fn table_bytes(pages: u64, phase: usize) -> u64 {
@@ -70,13 +72,13 @@ impl PrebuiltPrps {
                 }
             }
         }
-        PrebuiltPrps { region, tables }
+        PrebuiltPrps { region, starts: [tables[0], Iova(tables[1].0 + LATER * 8)] }
     }
 
     /// Returns the start of the two lists of all pages, for an agent that builds its own commands. The second
     /// is shifted by 256 entries; [`PrebuiltPrps::list`] chooses the one for a transfer.
     pub fn tables(&self) -> [Iova; 2] {
-        self.tables
+        [self.starts[0], Iova(self.starts[1].0 - LATER * 8)]
     }
 
     /// Returns the list of the pages that hold `bytes` from `second`, the page after the transfer's first:
@@ -94,7 +96,7 @@ impl PrebuiltPrps {
         if bytes > UNCHAINED * PAGE_BYTES {
             return self.chained(word, bytes.div_ceil(PAGE_BYTES));
         }
-        Iova(self.tables[phase as usize].0 + (word + phase * LATER) * 8)
+        Iova(self.starts[phase as usize].0 + word * 8)
     }
 
     /// Returns a list that crosses pages in both phases, from the phase in which it does not end on a last
@@ -103,10 +105,10 @@ impl PrebuiltPrps {
     fn chained(&self, word: u64, entries: u64) -> Iova {
         let available = PRPS_PER_PAGE - word % PRPS_PER_PAGE;
         if entries < available || !(entries - available).is_multiple_of(DATA_PER_PAGE) {
-            return Iova(self.tables[0].0 + word * 8);
+            return Iova(self.starts[0].0 + word * 8);
         }
         let page = word - word / PRPS_PER_PAGE;
-        Iova(self.tables[1].0 + word_of(page, 1) * 8)
+        Iova(self.tables()[1].0 + word_of(page, 1) * 8)
     }
 }
 
@@ -178,7 +180,7 @@ mod tests {
     }
 
     fn phase(prps: &PrebuiltPrps, first: u64, entries: u64) -> bool {
-        prps.list(Iova(REGION + first * PAGE_BYTES), entries * PAGE_BYTES).0 >= prps.tables[1].0
+        prps.list(Iova(REGION + first * PAGE_BYTES), entries * PAGE_BYTES).0 >= prps.tables()[1].0
     }
 
     #[test]

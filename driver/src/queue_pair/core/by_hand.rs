@@ -113,6 +113,26 @@ fn only_whole_polls_with_news_are_counted_and_return_what_finished() {
 }
 
 #[test]
+fn a_lagging_queue_leaves_the_device_an_entry_for_each_command() {
+    let (mut core, mut device) = core(false);
+    core.lag();
+    let rings = |core: &Core<()>| (core.stats().submission_rings, core.stats().completion_rings);
+    let cid = post(&mut core, 0);
+    core.ring();
+    device.complete(QID, 1, cid, 0);
+    assert_eq!((reap(&mut core, 0).0, rings(&core)), (1, (1, 0)), "one of eight may wait");
+    let cids: Vec<Cid> = (0..6).map(|_| post(&mut core, 0)).collect();
+    core.ring();
+    assert_eq!(rings(&core), (2, 0), "six in flight and one untold fit in seven");
+    post(&mut core, 0);
+    core.ring();
+    assert_eq!(rings(&core), (3, 1), "seven need all entries");
+    device.complete(QID, 3, cids[0], 0);
+    device.complete(QID, 3, cids[1], 0);
+    assert_eq!((reap(&mut core, 0).0, rings(&core)), (2, (3, 2)), "two are many");
+}
+
+#[test]
 fn a_device_that_never_stops_writing_keeps_a_poll_for_one_lap() {
     let (mut core, mut device) = core(false);
     let mut stale = 0;

@@ -63,7 +63,8 @@ fn expected(namespace: &Namespace, buffer: &Buffer, lba: u64) -> Option<([u64; 8
     }
     let mut stats = Stats { bytes: len, ..Stats::default() };
     let pointer = pointer(namespace, buffer, &mut stats)?;
-    Some((read(namespace, lba).qwords(Lba(lba), len / LBA_BYTES, pointer), stats))
+    let tags = namespace.prinfo().tags(Lba(lba));
+    Some((read(namespace, lba).qwords(Lba(lba), len / LBA_BYTES, pointer, tags), stats))
 }
 
 #[test]

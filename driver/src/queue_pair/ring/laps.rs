@@ -110,6 +110,24 @@ fn each_dword_of_a_completion_comes_back_once_in_every_lap() {
 }
 
 #[test]
+fn a_head_that_lags_is_told_once_more_than_an_eighth_of_the_ring_was_taken() {
+    let (mut ring, memory, register) = completion(16);
+    ring.lag();
+    let mut told = 0;
+    for count in 1..100u32 {
+        let phase = ((count - 1) / 16 % 2) ^ 1;
+        complete(&memory, (count as usize - 1) % 16, [0, 0, 0, phase << 16]);
+        assert!(ring.pop().is_some());
+        let is_told = count % 3 == 0;
+        assert_eq!((ring.untold(), ring.ring_if_many()), ((count - 1) % 3 + 1, is_told));
+        told = if is_told { count % 16 } else { told };
+        assert_eq!(register.read32(0), told);
+    }
+    ring.ring();
+    assert_eq!((ring.untold(), register.read32(0)), (0, 99 % 16));
+}
+
+#[test]
 fn a_completion_ring_starts_anew_in_its_first_phase() {
     let (mut ring, memory, _) = completion(2);
     (0..2).for_each(|index| complete(&memory, index, [0, 0, 0, 1 << 16]));

@@ -4,7 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use adit_driver::Buffer;
 
-/// The free runs of one region, by address and by length: taking uses the best fit, giving back merges neighbours.
+/// Runs at the beginning of a region that [`FreeMemory::take_first`] looks at.
+const FIRST_RUNS: usize = 32;
+
+/// The free runs of one region, by address and by length: taking uses the best fit or the first, giving back merges
+/// neighbours.
 #[derive(Default)]
 pub(crate) struct FreeMemory {
     runs: BTreeMap<u64, Buffer>,
@@ -15,12 +19,28 @@ impl FreeMemory {
     /// Takes `bytes` from the shortest run that is long enough.
     pub(crate) fn take(&mut self, bytes: usize) -> Option<Buffer> {
         let (_, at) = *self.by_len.range((bytes, 0)..).next()?;
+        Some(self.take_from(at, bytes))
+    }
+
+    /// Takes `bytes` from the beginning of the region if there is a run that is long enough, else as [`FreeMemory::take`].
+    /// For memory that is held for a short time: the same few runs are used again, and stay in the processor's caches,
+    /// where the best fit cycles through all of it.
+    pub(crate) fn take_first(&mut self, bytes: usize) -> Option<Buffer> {
+        let first = self.runs.iter().take(FIRST_RUNS).find(|(_, run)| run.len() >= bytes);
+        match first.map(|(at, _)| *at) {
+            Some(at) => Some(self.take_from(at, bytes)),
+            None => self.take(bytes),
+        }
+    }
+
+    /// Takes `bytes` from the beginning of the run at `at`.
+    fn take_from(&mut self, at: u64, bytes: usize) -> Buffer {
         let mut run = self.remove(at);
         let rest = run.split_off(bytes);
         if !rest.is_empty() {
             self.insert(rest);
         }
-        Some(run)
+        run
     }
 
     /// Takes back a run.
@@ -87,6 +107,8 @@ fn joined_with(mut head: Buffer, tail: Buffer) -> Buffer {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::VecDeque;
+
     use super::*;
     use adit_driver::{Device, DeviceOptions};
     use proptest::prelude::*;
@@ -112,7 +134,11 @@ mod tests {
             let mut held: Vec<Buffer> = Vec::new();
             for (takes, units, pick) in steps {
                 if takes {
-                    if let Some(run) = runs.take(units * UNIT) {
+                    let taken = match pick % 2 {
+                        0 => runs.take(units * UNIT),
+                        _ => runs.take_first(units * UNIT),
+                    };
+                    if let Some(run) = taken {
                         prop_assert_eq!(run.len(), units * UNIT);
                         held.push(run);
                     }
@@ -129,6 +155,24 @@ mod tests {
             held.into_iter().for_each(|run| runs.give(run));
             prop_assert_eq!(runs.take(32 * UNIT).map(|run| run.len()), Some(32 * UNIT));
         }
+    }
+
+    #[test]
+    fn memory_that_is_held_for_a_short_time_stays_in_few_runs() {
+        let mut runs = FreeMemory::default();
+        runs.give(region(256));
+        // Two gaps, of which the best fit would use all of the shorter one in turn.
+        let mut held: VecDeque<Buffer> = (0..160).map_while(|_| runs.take_first(UNIT)).collect();
+        held.drain(40..150).for_each(|run| runs.give(run));
+        held.drain(8..).for_each(|run| runs.give(run));
+        let mut used = BTreeSet::new();
+        for _ in 0..1000 {
+            runs.give(held.pop_front().expect("as many are held as before"));
+            let next = runs.take_first(UNIT).expect("there is room");
+            used.insert(next.iova());
+            held.push_back(next);
+        }
+        assert_eq!(used.len(), 8, "as many as are held");
     }
 
     #[test]

@@ -42,7 +42,7 @@ struct State {
 impl State {
     fn serve(&mut self) -> Served {
         let State { runs, line } = self;
-        line.serve(|bytes| runs.take(bytes))
+        line.serve(|bytes| runs.take_first(bytes))
     }
 }
 
@@ -69,7 +69,8 @@ impl Pool {
     /// Takes whole units for `len` bytes, if a contiguous run is free and no request waits for one.
     pub(super) fn take(self: &Arc<Pool>, len: usize) -> Option<PoolBuffer> {
         let mut state = self.lock();
-        let run = if state.line.is_empty() { state.runs.take(whole_units(len)) } else { None };
+        let run =
+            if state.line.is_empty() { state.runs.take_first(whole_units(len)) } else { None };
         drop(state);
         run.map(|run| PoolBuffer { run: Some(run), len, pool: Arc::clone(self) })
     }

@@ -374,7 +374,7 @@ impl CompletionQueue {
         self.gathered[self.gathered_count] = word.to_le_bytes();
         self.gathered_count += 1;
         self.tail += 1;
-        if !gathers || self.tail as usize % GATHERED == 0 || self.tail == self.entries {
+        if !gathers || (self.tail as usize).is_multiple_of(GATHERED) || self.tail == self.entries {
             self.publish(dma)?;
         }
         if self.tail == self.entries {

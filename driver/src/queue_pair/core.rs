@@ -228,6 +228,7 @@ impl<B: IoBuffer> Core<B> {
     /// Tells the device of completions only now and then, from now on: for a queue without interrupts, which a
     /// controller may raise until it is told.
     pub(crate) fn lag(&mut self) {
+        assert!(self.in_flight() == 0 && self.cq.untold() == 0, "a queue lags from its beginning");
         self.cq.lag();
     }
 

@@ -153,6 +153,7 @@ impl<B> Slots<B> {
     pub(crate) fn find_special(&self, cid: Cid) -> Option<usize> {
         let index = usize::from(cid.0) & self.index_mask;
         let slot = self.slots.get(index)?;
+        debug_assert!(index == usize::from(slot.cid.0) & self.index_mask, "a slot keeps its index");
         (slot.state == State::Special && slot.cid == cid).then_some(index)
     }
 
@@ -168,6 +169,7 @@ impl<B> Slots<B> {
         debug_assert_ne!(usize::from(self.head), index, "what is in flight is not listed as idle");
         debug_assert!(self.returned < self.taken, "a command that ends was taken");
         slot.cid = Cid(cid.0.wrapping_add(self.generation_step));
+        debug_assert!(index == usize::from(slot.cid.0) & self.index_mask, "a slot keeps its index");
         slot.state = State::Idle;
         slot.link = std::mem::replace(&mut self.head, index as u16);
         self.returned += 1;
@@ -209,6 +211,7 @@ impl<B> Slots<B> {
         debug_assert_ne!(usize::from(self.head), index, "what is in flight is not listed as idle");
         debug_assert!(self.returned < self.taken, "a command that ends was taken");
         slot.cid = Cid(slot.cid.0.wrapping_add(self.generation_step));
+        debug_assert!(index == usize::from(slot.cid.0) & self.index_mask, "a slot keeps its index");
         slot.state = State::Idle;
         slot.link = std::mem::replace(&mut self.head, index as u16);
         self.returned += 1;
@@ -251,7 +254,7 @@ impl<B> Vacant<'_, B> {
         *self.taken += 1;
         let cid = slot.cid;
         slot.state = if special { State::Special } else { State::Plain };
-        debug_assert!(slot.is_in_flight(), "an occupied slot is in flight");
+        debug_assert_ne!(cid.0, u16::MAX, "FFFFh is no command's identifier");
         slot.deadline = deadline;
         // The slot is free, so there is nothing to drop; `forget` avoids the check.
         std::mem::forget(std::mem::replace(&mut slot.buffer, buffer));

@@ -7,7 +7,7 @@ const SEEDS: std::ops::Range<u64> = 0..12;
 /// Seeds within which everything must be encountered.
 const MEETING_SEEDS: u64 = 400;
 /// Seeds within which each canary must be caught.
-const CANARY_SEEDS: u64 = 200;
+const CANARY_SEEDS: u64 = 600;
 
 #[test]
 fn the_same_seed_makes_the_same_run() {

@@ -251,7 +251,11 @@ impl<T: Send + 'static> CommandQueue<(AnyBuffer, T)> for SimulatedQueue<T> {
                 self.end_all(&mut machine)
             } else {
                 self.act(&mut machine);
-                self.take_shown(&mut machine)
+                let shown = self.take_shown(&mut machine);
+                if !shown.is_empty() {
+                    machine.freezer.reap();
+                }
+                shown
             }
         };
         let count = completions.len();

@@ -22,6 +22,8 @@ pub(crate) struct Unwritten {
 #[derive(Debug)]
 pub(crate) struct Frozen {
     pub(crate) command: u64,
+    /// Whether completions were taken since: answers to them come only without the cut.
+    pub(crate) is_before_reaping: bool,
     media: Vec<Media>,
     unwritten: Vec<Unwritten>,
 }
@@ -68,12 +70,18 @@ impl Freezer {
         self.unwritten.remove(&flight);
     }
 
+    /// Notes that completions are taken.
+    pub(crate) fn reap(&mut self) {
+        self.frozen.iter_mut().for_each(|frozen| frozen.is_before_reaping = true);
+    }
+
     /// Freezes the devices if this command is one to freeze at.
     pub(crate) fn pass(&mut self, command: u64, media: &[Media]) {
         if self.at.front() == Some(&command) {
             self.at.pop_front();
             let unwritten = self.unwritten.values().cloned().collect();
-            self.frozen.push(Frozen { command, media: media.to_vec(), unwritten });
+            let (media, is_before_reaping) = (media.to_vec(), false);
+            self.frozen.push(Frozen { command, is_before_reaping, media, unwritten });
         }
     }
 }

@@ -68,7 +68,7 @@ impl StoreWorld {
             |(item, action)| Request { reply: RequestTag { tag, item }, deadline, action };
         let requests = (0..).zip(actions).map(request).collect();
         self.arrive(shard, requests);
-        self.keep_moments();
+        self.keep_moments(false);
     }
 
     pub(crate) fn any_key(&mut self) -> usize {

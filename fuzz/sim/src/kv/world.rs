@@ -378,12 +378,13 @@ impl StoreWorld {
             });
             moved += turn.moved + done.len();
             next = next.min(turn.next);
+            self.keep_moments(true);
             for (answer, read) in done.drain(..) {
                 self.receive(shard, answer);
                 read.into_iter().for_each(|read| self.check_read(read));
             }
             self.check_evictions(shard, 0);
-            self.keep_moments();
+            self.keep_moments(false);
         }
         self.keep_account();
         self.excuse_if_struck();
@@ -423,10 +424,15 @@ impl StoreWorld {
         room.beyond = room.beyond.saturating_sub(2 * answered);
     }
 
-    /// Pairs frozen devices with the model after the shard's answers: a turn takes completions before it sends
-    /// anything, and what it sends as it takes requests in it answers later.
-    pub(crate) fn keep_moments(&mut self) {
-        for frozen in std::mem::take(&mut lock(&self.machine).freezer.frozen) {
+    /// Pairs frozen devices with the model: with that before the shard's answers those that were frozen before it took
+    /// completions, and with that after its answers all others.
+    pub(crate) fn keep_moments(&mut self, before_answers: bool) {
+        let all = std::mem::take(&mut lock(&self.machine).freezer.frozen);
+        for frozen in all {
+            if before_answers && !frozen.is_before_reaping {
+                lock(&self.machine).freezer.frozen.push(frozen);
+                continue;
+            }
             let (now, model) = (self.now, self.model.clone());
             self.kept.push(KeptMoment { frozen, model, now });
         }

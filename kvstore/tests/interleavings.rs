@@ -64,6 +64,10 @@ mod sync {
             self.0.lock().expect("no holder panics").push_back(item);
         }
 
+        pub(crate) fn is_empty(&self) -> bool {
+            self.0.lock().expect("no holder panics").is_empty()
+        }
+
         pub(crate) fn pop(&self) -> Option<T> {
             self.0.lock().expect("no holder panics").pop_front()
         }

@@ -342,7 +342,7 @@ impl CompletionRing {
         if is_due {
             self.ring();
         }
-        debug_assert!(self.untold() <= self.lag_max, "the device is told of the rest");
+        debug_assert!(self.untold() <= self.lag_max, "a lag has a limit");
         is_due
     }
 

@@ -69,8 +69,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Waits in the kernel until a command ends, `at_most` at the longest. Returns false at once where that cannot be waited
-    /// for: with commands in flight on no device, or on several, and on paths that have to be polled.
+    /// for: with work for a turn, with commands in flight on no device, or on several, and on paths that have to be polled.
     pub fn wait(&mut self, at_most: Duration) -> bool {
+        if !self.answers.is_empty() || self.lanes.iter().any(Lane::has_news) {
+            return false;
+        }
         let mut busy = self.lanes.iter_mut().filter(|lane| lane.in_flight() > 0);
         let (Some(lane), None) = (busy.next(), busy.next()) else { return false };
         lane.queue.wait(at_most)

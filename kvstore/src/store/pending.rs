@@ -1,7 +1,7 @@
 //! The two ends of a request's answer: the caller holds a [`Pending`], the store a [`Reply`].
 //!
 //! A reply that is dropped unsent means that the store has ended, and the pending says so. What was read arrives unverified:
-//! whoever takes the answer verifies it ([`Check`]) before the caller sees it.
+//! the thread that takes the answer verifies it ([`Check`]) before the caller sees it.
 
 use std::fmt;
 use std::future::Future;

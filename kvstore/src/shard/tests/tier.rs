@@ -340,6 +340,19 @@ fn a_reader_on_another_thread_finds_what_the_shard_would_find() {
 }
 
 #[test]
+fn a_use_by_another_thread_counts_before_the_next_put_evicts() {
+    let mut rig = rig(32);
+    let count = rig.capacity();
+    assert!((0..count).all(|key| rig.put(key, 1) == STORED));
+    assert!(all(&mut rig, 0, 1).is_some() && (1..count).all(|key| rig.get(key, 1).is_ok()));
+    // The oldest now, but for this use, which no turn has noted.
+    assert!(is_hot(&rig, 0, 0));
+    assert_eq!(rig.put(count, 1), STORED);
+    assert!(stats(&rig).evictions.objects() > 0, "room was made");
+    assert!(rig.shard.exists(rig.now, &0u64.into()), "it was in use");
+}
+
+#[test]
 fn objects_of_a_device_that_failed_are_not_found_in_memory() {
     let mut rig = rig(32);
     assert_eq!(rig.put(1, 2), STORED);

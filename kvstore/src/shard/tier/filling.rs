@@ -1,4 +1,4 @@
-//! Room in the memory tier for an object that was read, to be filled by whoever verifies the read.
+//! Room in the memory tier for an object that was read, to be filled by the thread that verifies the read.
 
 use std::fmt;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! tier gives up is freed with the last `Resident` in it.
 //!
 //! A value that a caller holds keeps its whole region from the system: what a tier gives up is freed region by region. So
-//! values may pin half of the tier's memory ([`Resident::pin`], on any thread); who asks for more gets a copy.
+//! values may pin half of the tier's memory ([`Resident::pin`], on any thread); further ones are copies.
 //!
 //! A region has a number that no other gets. Numbers ascend in the order in which regions are lent, and regions go from
 //! the end, so what lies in regions that went has a number from some one on.

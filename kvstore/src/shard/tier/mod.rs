@@ -1,7 +1,7 @@
 //! The memory tier: hot objects whose bytes stay in memory after they were read and verified.
 //!
 //! A hit is a lookup and a reference to the bytes: no command, no checksum, no copy. Any thread looks up by itself, in a
-//! [`Hot`] table. An object comes in with the read that found it intact, by one copy, which whoever verifies the read makes
+//! [`Hot`] table. An object comes in with the read that found it intact, by one copy, which the thread that verifies it makes
 //! ([`Filling`]): at once while there is free memory, otherwise if it was read before, not long ago ([`Recent`]). So a scan
 //! passes by, and only few reads copy. What goes is S3-FIFO's choice, among the objects that no reader holds.
 //!

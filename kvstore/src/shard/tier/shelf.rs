@@ -3,7 +3,7 @@
 //! | who | does |
 //! |---|---|
 //! | the owner | puts an entry in, and takes it out before it acknowledges what made it invalid |
-//! | who has the entry's bytes | fills the entry once, on any thread, or gives it up |
+//! | a filler | fills the entry once, on any thread, or gives it up |
 //! | a reader | finds a filled entry by its hash, shares the bytes, and counts the use |
 //!
 //! Invariants:
@@ -181,7 +181,8 @@ impl<M, V: Clone> Shelf<M, V> {
 
     /// Takes an entry that was used, and its uses since the last time; the owner's half of [`Shelf::note`].
     pub(crate) fn take_used(&self) -> Option<(Arc<Entry<M, V>>, Used)> {
-        let entry = self.used.pop()?;
+        // A look costs less than a pop, of which each turn makes one in vain.
+        let entry = if self.used.is_empty() { None } else { self.used.pop() }?;
         let count = entry.uses.swap(0, Ordering::AcqRel);
         let bytes = entry.used_bytes.swap(0, Ordering::Relaxed);
         Some((entry, Used { count, bytes }))

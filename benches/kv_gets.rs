@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `raw` | one io_uring queue of the driver's, reads at random places, unverified, waits in the kernel |
 //! | `thread` | one thread with 32 gets in flight, waits for the oldest |
-//! | `tasks` | 32 tasks on a runtime of one thread, each with a get |
+//! | `tasks` | 32 tasks on a runtime of one thread with all of its drivers, each with a get |
 //! | `threads` | 8 threads, each with 4 gets in flight |
 //! | `fio` | io_uring, with `--fio` |
 //!
@@ -179,7 +179,7 @@ impl Bench {
     }
 
     fn tasks(&self, random: &Random) -> Result<u64> {
-        let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let until = Instant::now() + self.time();
         let task = |index: usize| {
             let (store, count) = (self.store.clone(), self.count);

@@ -40,6 +40,14 @@ impl Running {
     }
 }
 
+/// Computes one checksum of checksums, CRC-64 of the NVM Express specifications: of those of two neighbours, no difference is
+/// missed.
+pub fn of_sums(sums: &[u32]) -> u64 {
+    let mut running = Digest::new(CrcAlgorithm::Crc64Nvme);
+    sums.iter().for_each(|sum| running.update(&sum.to_le_bytes()));
+    running.finalize()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

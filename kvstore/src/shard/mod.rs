@@ -11,7 +11,7 @@
 //! | `turn` | the loop: sending commands and handling their completions |
 //! | `batch`, `parts` | a request in progress: its items, their memory, where its bytes lie |
 //! | `put`, `get`, `writers`, `evicting` | storing, reading, writing in parts, and removing objects |
-//! | `unverified` | reads that their callers verify |
+//! | `unverified`, `digest` | reads that their callers verify, or another process |
 //! | `stalled`, `room`, `claim`, `capacity` | changes that wait for room; what goes for them; how many objects there may be |
 //! | `key_order` | in which order changes of one key take effect |
 //! | `conditions` | what must hold of a key for a change of it; versions; other expiries |
@@ -35,6 +35,7 @@ mod capacity;
 mod checkpointing;
 mod claim;
 mod conditions;
+mod digest;
 mod evicting;
 mod get;
 mod journaling;
@@ -73,6 +74,7 @@ pub use crate::error::{Decline, Failure};
 pub use crate::io::lane::{
     LANE_BUFFER_BYTES, LANE_MEMORY_BYTES, LANE_MEMORY_MIN_BYTES, Lane, LaneInfo, Load, Tag,
 };
+pub use digest::Digest;
 pub use opening::Recovery;
 pub use planning::{Certainty, Check, Planned, PlannedItem, Verification, Verifier};
 pub use request::{

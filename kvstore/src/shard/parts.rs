@@ -7,6 +7,7 @@
 use std::ops::Range;
 
 use adit_driver::memory::{AnyBuffer, Buffer};
+use adit_driver::sys::SharedBytes;
 use smallvec::SmallVec;
 
 use super::batch::{Buffers, Sums};
@@ -354,15 +355,20 @@ impl Memory {
     }
 }
 
-/// Adds bytes of a buffer to a checksum. Those that others may write are summed as copies.
+/// Adds bytes of a buffer to a checksum.
 fn sum(buffer: &Buffer, run: Range<usize>, running: &mut checksum::Running) {
-    if !buffer.is_shared() {
-        return running.update(&buffer[run]);
+    match buffer.is_shared() {
+        true => sum_shared(buffer.bytes().slice(run), running),
+        false => running.update(&buffer[run]),
     }
+}
+
+/// Adds bytes that others may write to a checksum, as copies.
+pub(super) fn sum_shared(bytes: SharedBytes<'_>, running: &mut checksum::Running) {
     let mut copy = [0; SUMMED_BYTES];
-    for at in run.clone().step_by(SUMMED_BYTES) {
-        let copy = &mut copy[..SUMMED_BYTES.min(run.end - at)];
-        buffer.bytes().read(at, copy);
+    for at in (0..bytes.len()).step_by(SUMMED_BYTES) {
+        let copy = &mut copy[..SUMMED_BYTES.min(bytes.len() - at)];
+        bytes.read(at, copy);
         running.update(copy);
     }
 }

@@ -6,7 +6,7 @@ use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
 use super::inbox::Inbox;
-use crate::shard::{Unverified, Verdict};
+use crate::shard::{Digest, Unverified, Verdict};
 
 /// What is left to do with an answer that holds bytes as they were read. The verdict goes to the shard, also if the answer
 /// is thrown away unverified.
@@ -52,6 +52,13 @@ impl Check {
     pub(super) fn verify_bytes(mut self, bytes: &[u8]) -> bool {
         let verdict = self.take().verify_bytes(bytes);
         self.home.tell(verdict)
+    }
+
+    /// Leaves verifying to the process that `memory` is shared with, by the digest.
+    pub(super) fn hand_over(mut self, memory: AnyBuffer) -> (AnyBuffer, Digest) {
+        let (memory, digest, verdict) = self.take().hand_over(memory);
+        self.home.tell(verdict);
+        (memory, digest)
     }
 
     fn take(&mut self) -> Unverified {

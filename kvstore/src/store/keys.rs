@@ -9,13 +9,14 @@ use adit_driver::memory::AnyBuffer;
 
 use super::batch::Batch;
 use super::handle::{Store, whole_seconds};
+use super::lent::Bounced;
 use super::pending::{Pending, Reply, Unfinished};
 use super::request::{Caller, ThreadShard, Waiter};
 use super::route;
 use super::value::{ObjectInfo, Read, Value};
 use crate::model::key::Key;
 use crate::model::object::Version;
-use crate::shard::{Action, Failure, Hashed, Part, Removed, TouchItem};
+use crate::shard::{Action, Failure, GetItem, Hashed, Part, Removed, TouchItem};
 
 impl Store {
     /// Like [`Store::get_range`], if the object has this version. With another version it fails with
@@ -42,6 +43,25 @@ impl Store {
     ) -> Pending<Read> {
         let (request, pending) = self.get_request(key, part, into.into(), Some(version));
         self.core.send_some(request);
+        pending
+    }
+
+    /// Like [`Store::get_into`] and, with a version, [`Store::get_into_if`], for memory that others may write meanwhile: the
+    /// object is read into the store's own memory, verified there on its thread, and copied. So it is dropped only if its
+    /// device returned other bytes than were put. One that has no room in the pool is read and verified in `into`.
+    pub fn get_checked_into(
+        &self,
+        key: Key,
+        part: Part,
+        into: impl Into<AnyBuffer>,
+        version: Option<Version>,
+    ) -> Pending<Read> {
+        let hash = self.core.hash(&key);
+        let (reply, pending) = self.core.pair();
+        let bounced = Bounced::new(reply, &self.core.reach, into.into());
+        let item = GetItem { key, part, into: AnyBuffer::None, version };
+        let caller = Caller::Bounced(Box::new(bounced.checked()));
+        self.core.send(self.core.request(hash, Action::Get(item), caller));
         pending
     }
 

@@ -192,11 +192,19 @@ pub(super) struct Bounced {
     taken: Option<(usize, Option<Arc<Pool>>)>,
     /// Memory that it waited for; the object may have changed since.
     granted: Option<PoolBuffer>,
+    /// All of it passes through the store's memory, and is verified there.
+    is_checked: bool,
 }
 
 impl Bounced {
     pub(super) fn new(reply: Reply<Read>, reach: &Arc<Reach>, into: AnyBuffer) -> Bounced {
-        Bounced { reply, reach: Arc::clone(reach), into: list(into), taken: None, granted: None }
+        let (reach, into) = (Arc::clone(reach), list(into));
+        Bounced { reply, reach, into, taken: None, granted: None, is_checked: false }
+    }
+
+    /// Has all of it pass through the store's memory, and be verified there.
+    pub(super) fn checked(self) -> Bounced {
+        Bounced { is_checked: true, ..self }
     }
 
     pub(super) fn is_wanted(&self) -> bool {
@@ -226,7 +234,9 @@ impl Bounced {
     ) -> Result<Option<usize>> {
         let has: usize = self.into.iter().map(|buffer| buffer.len()).sum();
         let needs = needs(found, &item.part, has);
-        let reaches = |buffer| self.reach.reaches(usize::from(found.device), buffer);
+        self.is_checked &= pools.check_read(needs as u64, false).is_ok();
+        let reaches =
+            |buffer| !self.is_checked && self.reach.reaches(usize::from(found.device), buffer);
         let is_direct =
             self.into.iter().all(|buffer| reaches(buffer) && buffer.len().is_multiple_of(UNIT));
         let is_empty = found.bytes == 0;
@@ -262,13 +272,22 @@ impl Bounced {
         self.reply.send(Err(Unfinished { memory: any(self.into), ..unfinished }));
     }
 
-    /// Copies what passed through the pool, and delivers `bytes` that were read and that `check` verifies.
+    /// Copies what passed through the pool, and delivers `bytes` that were read and that `check` verifies: before, if that is
+    /// to be.
     pub(super) fn answer_unverified(
         self,
         bytes: u64,
         (memory, version): (AnyBuffer, Option<Version>),
         check: Check,
     ) {
+        if self.is_checked {
+            let AnyBuffer::One(run) = &memory else { unreachable!("it was read into one run") };
+            let outcome = match check.verify_bytes(&run[..bytes as usize]) {
+                true => Outcome::Hit { bytes },
+                false => Outcome::Miss,
+            };
+            return self.answer(Ok(outcome), memory, version);
+        }
         let (reply, memory) = self.restored(Some(bytes), memory);
         reply.send_unverified(Read { bytes: Some(bytes), memory, version }, check, verified);
     }

@@ -14,8 +14,9 @@ use adit_driver::memory::AnyBuffer;
 use adit_driver::runtime::{self, Dropped, Receipt};
 
 use super::check::Check;
+use super::value::Read;
 use crate::error::Error;
-use crate::shard::Failure;
+use crate::shard::{Digest, Failure};
 
 /// Why a request failed, with any memory that the caller lent.
 #[derive(Debug, thiserror::Error)]
@@ -68,6 +69,16 @@ impl<T> Sent<T> {
             Some((check, verify)) => self.answer.map(|read| verify(read, check)),
             None => self.answer,
         }
+    }
+}
+
+impl Sent<Read> {
+    /// Returns the answer with what its bytes have to match, if they are not verified.
+    fn unverified(self) -> Answer<(Read, Option<Digest>)> {
+        let read = self.answer?;
+        let Some((check, _)) = self.check else { return Ok((read, None)) };
+        let (memory, digest) = check.hand_over(read.memory);
+        Ok((Read { memory, ..read }, Some(digest)))
     }
 }
 
@@ -175,7 +186,11 @@ impl<T> Pending<T> {
 }
 
 fn received<T>(sent: Result<Sent<T>, Dropped>) -> Answer<T> {
-    sent.map_or_else(|Dropped| Err(Unfinished::new(Failure::Closed)), Sent::verified)
+    sent.map_or_else(closed, Sent::verified)
+}
+
+fn closed<T>(Dropped: Dropped) -> Answer<T> {
+    Err(Unfinished::new(Failure::Closed))
 }
 
 fn taken<T>(answer: &mut Option<Answer<T>>) -> Answer<T> {
@@ -191,6 +206,26 @@ impl<T> Future for Pending<T> {
         match &mut self.end {
             End::Receipt(receipt) => receipt.poll(context.waker()).map(received),
             End::Ready(answer) => Poll::Ready(taken(answer)),
+        }
+    }
+}
+
+impl Pending<Read> {
+    /// Like its poll as a future, for a server whose client shares the memory: with a digest, what was read is not verified.
+    /// The client does that before anything looks at the bytes ([`Digest::is_of`]). For the store they count as read; where
+    /// they differ, ask again by [`Store::get_checked_into`](super::Store::get_checked_into).
+    ///
+    /// # Panics
+    /// As its poll.
+    pub fn poll_unverified(
+        &mut self,
+        context: &mut Context<'_>,
+    ) -> Poll<Answer<(Read, Option<Digest>)>> {
+        match &mut self.end {
+            End::Receipt(receipt) => {
+                receipt.poll(context.waker()).map(|sent| sent.map_or_else(closed, Sent::unverified))
+            }
+            End::Ready(answer) => Poll::Ready(taken(answer).map(|read| (read, None))),
         }
     }
 }

@@ -2,6 +2,7 @@
 
 mod basics;
 mod changes;
+mod checked;
 mod cores;
 mod damage;
 mod dead;

@@ -7,18 +7,20 @@
 //! Every value of every field is a value of its type, so that reading one cannot go wrong. [`Ask::of`] says which
 //! entries mean something; the server checks the rest (regions, offsets, lengths) against what it has.
 
+mod code;
 mod layouts;
 
 use std::time::Duration;
 
-use adit_kvstore::shard::{Condition, Part, Stats};
+use adit_kvstore::shard::{Condition, Digest, Part, Stats};
 use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
+pub use code::Code;
 pub use layouts::{layout_numbers, layout_of};
 
 /// The version of all of this; client and server have the same.
-pub const VERSION: u64 = 4;
+pub const VERSION: u64 = 5;
 /// Begins every message: "aditkvs1".
 pub const MAGIC: u64 = u64::from_be_bytes(*b"aditkvs1");
 /// Bytes of a message on the socket.
@@ -122,81 +124,6 @@ impl Message {
     }
 }
 
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u16)]
-pub enum Code {
-    /// As it was asked for: stored, read, removed, counted.
-    Done = 0,
-    /// There is no such object.
-    Miss = 1,
-    /// Admission rejected the object, which is no failure.
-    DeclinedByAdmission = 2,
-    /// The write budget rejected the object, which is no failure.
-    DeclinedByBudget = 3,
-    /// The object can never fit.
-    TooLarge = 16,
-    /// The store is full, or too many objects are leased.
-    Full = 17,
-    /// The tenant's quota is used up.
-    Quota = 18,
-    /// The memory is too short: [`Done::value`] bytes are needed.
-    Memory = 19,
-    /// The object has no such part.
-    Part = 20,
-    /// The deadline passed before the request began.
-    Deadline = 21,
-    /// A device failed.
-    Device = 22,
-    /// No space is left on the file system of a sparse file.
-    NoSpace = 23,
-    /// The store is being closed.
-    Closed = 24,
-    /// Another failure of the store.
-    Failed = 25,
-    /// The key has not what the request asks for: [`Done::value`] is the version found, if [`Done::extra`] is 1.
-    Conflict = 26,
-    /// The request means nothing, or names what is not there.
-    Malformed = 32,
-    /// A request in progress has some of this memory.
-    InUse = 33,
-    /// A limit of the server's is reached.
-    Limit = 34,
-}
-
-impl Code {
-    /// Returns the code with this number; [`Code::Failed`] for one that this version does not know.
-    pub fn of(number: u16) -> Code {
-        use Code::*;
-        let all = [
-            Done,
-            Miss,
-            DeclinedByAdmission,
-            DeclinedByBudget,
-            TooLarge,
-            Full,
-            Quota,
-            Memory,
-            Part,
-            Deadline,
-            Device,
-            NoSpace,
-            Closed,
-            Failed,
-            Conflict,
-            Malformed,
-            InUse,
-            Limit,
-        ];
-        all.into_iter().find(|code| *code as u16 == number).unwrap_or(Failed)
-    }
-
-    /// Returns whether the request failed; an answer of its own kind is none.
-    pub fn is_failure(self) -> bool {
-        self as u16 >= Code::TooLarge as u16
-    }
-}
-
 /// What a request is, as a number in [`Head::action`].
 mod action {
     pub(super) const PUT: u8 = 1;
@@ -240,7 +167,7 @@ pub struct Head {
     pub offset: u64,
     /// and how many bytes.
     pub room: u64,
-    /// Bytes of the object to put.
+    /// Bytes of the object to put. Of a get, 1 if the server verifies it.
     pub bytes: u64,
     /// By action.
     pub low: u64,
@@ -275,7 +202,7 @@ pub struct Done {
     pub tag: u64,
     /// How it ended, a [`Code`].
     pub code: u16,
-    /// Bytes of the text.
+    /// Bytes of the text, or of a digest in its place.
     pub text_bytes: u16,
     /// Of an object that was asked about, seconds until it expires; [`NEVER_S`] if it does not. Of its outline, the units
     /// of a piece. Of removals, 1 if some were missed.
@@ -285,11 +212,16 @@ pub struct Done {
     /// By action: the number of objects leased, the version that was stored or read, where a scan or a reader of removals
     /// goes on.
     pub extra: u64,
-    /// Why it failed, or the name of an object's tenant.
+    /// Why it failed, or the name of an object's tenant, or what the bytes have to match.
     pub text: [u8; TEXT_BYTES],
 }
 
 const _: () = assert!(size_of::<Done>() == 8 * DONE_WORDS);
+
+/// A digest in an answer: its numbers, in the order of its fields.
+type DigestWords = [u64; 5];
+
+const _: () = assert!(size_of::<DigestWords>() <= TEXT_BYTES);
 
 impl Done {
     /// Creates an answer.
@@ -309,6 +241,26 @@ impl Done {
     pub fn text(&self) -> String {
         let bytes = usize::from(self.text_bytes).min(TEXT_BYTES);
         String::from_utf8_lossy(&self.text[..bytes]).into_owned()
+    }
+
+    /// Sets what the bytes have to match, in place of the text.
+    pub fn with_digest(mut self, digest: &Digest) -> Done {
+        let Digest { pieces, stride_bytes, piece_bytes, last_bytes, sum } = *digest;
+        let words: DigestWords = [pieces.into(), stride_bytes, piece_bytes, last_bytes, sum];
+        self.text[..size_of::<DigestWords>()].copy_from_slice(words.as_bytes());
+        self.text_bytes = size_of::<DigestWords>() as u16;
+        self
+    }
+
+    /// Returns what the bytes have to match, if they are [`Code::Unverified`].
+    pub fn digest(&self) -> Option<Digest> {
+        if Code::of(self.code) != Code::Unverified {
+            return None;
+        }
+        let (words, _) = DigestWords::read_from_prefix(&self.text).ok()?;
+        let [pieces, stride_bytes, piece_bytes, last_bytes, sum] = words;
+        let pieces = u32::try_from(pieces).ok()?;
+        Some(Digest { pieces, stride_bytes, piece_bytes, last_bytes, sum })
     }
 
     /// Returns how many words of it mean something.
@@ -358,6 +310,9 @@ pub enum Ask {
         memory: Run,
         /// The version that it must have.
         version: Option<Version>,
+        /// The server verifies the bytes, in memory of its own, and drops an object that is damaged. Otherwise the client
+        /// verifies them.
+        is_checked: bool,
     },
     /// Asks whether an object exists.
     Exists(Key),
@@ -467,9 +422,10 @@ impl Entry {
                 head.low = u64::from(*joins);
                 entry.with_condition(*condition)
             }
-            Ask::Get { key, part, memory, version } => {
+            Ask::Get { key, part, memory, version, is_checked } => {
                 let mut entry = Entry::zeroed(action::GET, tag).with_key(key).with_run(memory);
                 let head = &mut entry.head;
+                head.bytes = u64::from(*is_checked);
                 (head.part, head.low, head.high) = match part {
                     Part::All => (0, 0, 0),
                     Part::Bytes(range) => (1, range.start, range.end),
@@ -623,7 +579,7 @@ impl Ask {
             }
             action::GET => {
                 let (key, part, version) = (entry.key()?, entry.part()?, entry.version()?);
-                Ask::Get { key, part, memory, version }
+                Ask::Get { key, part, memory, version, is_checked: bytes != 0 }
             }
             action::EXISTS => Ask::Exists(entry.key()?),
             action::INFO => Ask::Info(entry.key()?),

@@ -352,8 +352,9 @@ impl<'a> Attacks<'a> {
         self.push(&leases);
         if self.random.one_in(2) {
             let memory = Run { region, offset: 0, bytes };
-            let (key, part) = (self.some_key(), Part::All);
-            self.push(&[Entry::of(&Ask::Get { key, part, memory, version: None }, 0)]);
+            let (key, part, is_checked) = (self.some_key(), Part::All, self.random.one_in(2));
+            let ask = Ask::Get { key, part, memory, version: None, is_checked };
+            self.push(&[Entry::of(&ask, 0)]);
         }
     }
 

@@ -10,7 +10,7 @@ use super::shared::Shared;
 use crate::memory::Span;
 use crate::wire::Ask;
 
-/// An object's bytes, which the server verified against their checksums. The memory is the pool's and returns to it when
+/// An object's bytes, which were verified against their checksums. The memory is the pool's and returns to it when
 /// this is dropped. As that of a [`Span`], it is read by copies.
 pub struct Value {
     pub(super) shared: Arc<Shared>,

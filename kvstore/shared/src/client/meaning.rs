@@ -15,7 +15,7 @@ use crate::memory::Span;
 use crate::wire::{Code, NEVER_S, REMOVED_BYTES, SCAN_END, SCANNED_BYTES};
 
 fn failed(ended: Ended) -> Unfinished {
-    let Ended { done, memory, is_lost } = ended;
+    let Ended { done, memory, is_lost, .. } = ended;
     let (code, text, value) = (Code::of(done.code), done.text(), done.value);
     let is_found = code == Code::Conflict && done.extra == 1;
     let found = is_found.then_some(Version(value));

@@ -7,6 +7,10 @@
 //! drive and come back without a copy. Plain bytes pass through a pool of such memory, one copy in this process; values
 //! of [`Client::get`] lie in the pool until they are dropped.
 //!
+//! **Verifying.** What was read is verified in this process, by the thread that takes the answer, before a caller sees a byte of
+//! it. Where it is not what was put, the client asks again, and the server looks whether the object is damaged: then it is a
+//! miss, and dropped.
+//!
 //! **Waiting.** Any number of threads may wait for requests. An event loop watches the client's one descriptor
 //! ([`AsFd`]) and calls [`Client::reap`] when it is readable, and once after it has made requests; then it looks at its
 //! requests ([`Pending::try_wait`]) or has been woken as their future. While an event loop does so, threads that wait
@@ -55,7 +59,7 @@ use crate::ring::{self, Rings, Sleep};
 use crate::wire::{Ask, Matter, Message, VERSION, layout_numbers};
 use pending::Meaning;
 use shared::{Control, Registration, Shared};
-use state::{How, Listed, Memory, State, Wish};
+use state::{Get, How, Listed, Memory, State, Wish};
 
 /// Memory for a page of a list.
 const PAGE_BYTES: usize = 64 << 10;
@@ -357,19 +361,20 @@ impl Client {
 
     fn make_fetch(&self, key: Key) -> Made {
         self.check_pool(0)?;
-        Ok((Wish::Fetch { key, part: Part::All, version: None, room: 0 }, Memory::None))
+        let get = Get::new(key, Part::All, None);
+        Ok((Wish::Fetch { get, room: 0 }, Memory::None))
     }
 
     /// Reads a part of an object into shared memory, which comes back with the answer.
     pub fn get_into(&self, key: Key, part: Part, into: Span) -> Pending<Read> {
-        let wish = Wish::Get { key, part, version: None };
+        let wish = Wish::Get(Get::new(key, part, None));
         self.submit(self.lend(into).map(|memory| (wish, memory)), meaning::read)
     }
 
     /// Like [`Client::get_into`], if the object has this version; otherwise fails with [`Code::Conflict`](crate::wire::Code::Conflict), so that ranges
     /// that are read one after another are never of different versions.
     pub fn get_into_if(&self, key: Key, part: Part, into: Span, version: Version) -> Pending<Read> {
-        let wish = Wish::Get { key, part, version: Some(version) };
+        let wish = Wish::Get(Get::new(key, part, Some(version)));
         self.submit(self.lend(into).map(|memory| (wish, memory)), meaning::read)
     }
 
@@ -380,9 +385,8 @@ impl Client {
         items: impl IntoIterator<Item = (Key, Part, Span)>,
     ) -> Vec<Pending<Read>> {
         let made = items.into_iter();
-        let made = made.map(|(key, part, into)| {
-            Ok((Wish::Get { key, part, version: None }, self.lend(into)?))
-        });
+        let made = made
+            .map(|(key, part, into)| Ok((Wish::Get(Get::new(key, part, None)), self.lend(into)?)));
         self.submit_all(made.collect(), meaning::read)
     }
 

@@ -93,17 +93,24 @@ impl<T> Pending<T> {
         .ok_or(self)
     }
 
-    fn take(&mut self, from: impl FnOnce(&Shared, u32) -> Option<Ended>) -> Option<Answer<T>> {
-        match std::mem::replace(&mut self.place, Place::Taken) {
-            Place::Slot(slot, meaning) => match from(&self.shared, slot) {
-                Some(ended) => Some(meaning(&self.shared, ended)),
-                None => {
+    /// Takes the answer `from` its slot, verified on this thread. What is not what was put is asked for again.
+    fn take(&mut self, from: impl Fn(&Shared, u32) -> Option<Ended>) -> Option<Answer<T>> {
+        loop {
+            match std::mem::replace(&mut self.place, Place::Taken) {
+                Place::Slot(slot, meaning) => {
+                    let Some(mut ended) = from(&self.shared, slot) else {
+                        self.place = Place::Slot(slot, meaning);
+                        return None;
+                    };
+                    if ended.verify() {
+                        return Some(meaning(&self.shared, ended));
+                    }
+                    let slot = self.shared.with(|state| state.ask_again(ended));
                     self.place = Place::Slot(slot, meaning);
-                    None
                 }
-            },
-            Place::Made(answer) => Some(answer),
-            Place::Taken => panic!("an answer is taken once"),
+                Place::Made(answer) => return Some(answer),
+                Place::Taken => panic!("an answer is taken once"),
+            }
         }
     }
 }

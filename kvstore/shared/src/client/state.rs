@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::mem;
 use std::task::Waker;
 
-use adit_kvstore::shard::{Condition, Part};
+use adit_kvstore::shard::{Condition, Digest, Part};
 use adit_kvstore::{Key, UNIT_BYTES, Version, units};
 
 use crate::memory::Span;
@@ -32,6 +32,23 @@ pub(super) struct How {
     pub(super) condition: Condition,
 }
 
+/// What is read.
+#[derive(Clone)]
+pub(super) struct Get {
+    pub(super) key: Key,
+    pub(super) part: Part,
+    /// The version that it must have.
+    pub(super) version: Option<Version>,
+    /// The server verifies it.
+    is_checked: bool,
+}
+
+impl Get {
+    pub(super) fn new(key: Key, part: Part, version: Option<Version>) -> Get {
+        Get { key, part, version, is_checked: false }
+    }
+}
+
 /// A request as it was called.
 pub(super) enum Wish {
     /// Stores the first `bytes` of the caller's or the pool's memory.
@@ -39,15 +56,24 @@ pub(super) enum Wish {
     /// Stores bytes that wait for memory of the pool.
     PutBytes { key: Key, data: Vec<u8>, how: How },
     /// Reads into the caller's memory.
-    Get { key: Key, part: Part, version: Option<Version> },
+    Get(Get),
     /// Reads into memory of the pool; a part into as much as it takes.
-    Fetch { key: Key, part: Part, version: Option<Version>, room: usize },
+    Fetch { get: Get, room: usize },
     /// Writes the first `bytes` of the caller's memory as a part of a writer's object.
     Fill { writer: u64, offset: u64, bytes: u64 },
     /// Reads a page of a list, of what has keys with a prefix, into memory of the pool.
     List { prefix: Box<[u8]>, what: Listed, room: usize },
     /// Anything without memory. The keys before the last are sent one by one.
     Plain { ask: Ask, keys: Vec<Key>, sent: usize },
+}
+
+impl Wish {
+    /// Returns whether this can be its answer: only a read ends unverified, once, and with a digest.
+    fn may_end_with(&self, done: &Done) -> bool {
+        let is_unchecked =
+            matches!(self, Wish::Get(get) | Wish::Fetch { get, .. } if !get.is_checked);
+        Code::of(done.code) != Code::Unverified || (is_unchecked && done.digest().is_some())
+    }
 }
 
 /// What a list has, and where its next page begins.
@@ -70,6 +96,34 @@ pub(super) struct Ended {
     pub(super) memory: Memory,
     /// No answer came, and none will: the text says why.
     pub(super) is_lost: bool,
+    /// What was read, if it is not verified.
+    unverified: Option<Unverified>,
+}
+
+/// What the bytes of an answer have to match, and the request for them.
+struct Unverified {
+    digest: Digest,
+    wish: Wish,
+}
+
+impl Ended {
+    fn new(done: Done, memory: Memory) -> Ended {
+        Ended { done, memory, is_lost: false, unverified: None }
+    }
+
+    /// Verifies what was read, if the server has not, and returns whether it is what was put; otherwise ask again. Call it
+    /// on the thread that uses the bytes, without the lock.
+    pub(super) fn verify(&mut self) -> bool {
+        let Some(Unverified { digest, .. }) = &self.unverified else { return true };
+        let is_intact = match &self.memory {
+            Memory::Lent(span) | Memory::Pooled(span) => digest.is_of(span.bytes()),
+            Memory::None => false,
+        };
+        if is_intact {
+            (self.done.code, self.unverified) = (Code::Done as u16, None);
+        }
+        is_intact
+    }
 }
 
 enum Slot {
@@ -196,6 +250,24 @@ impl State {
         number
     }
 
+    /// Asks once more for what is not what was put, now verified by the server, and returns the slot. It has its memory, so
+    /// that it goes before those that may wait for some.
+    pub(super) fn ask_again(&mut self, ended: Ended) -> u32 {
+        let Ended { memory, unverified, .. } = ended;
+        let Unverified { mut wish, .. } = unverified.expect("it was not verified");
+        match (&mut wish, &memory) {
+            // What is not needed of the memory went back to the pool.
+            (Wish::Fetch { get, room }, Memory::Pooled(span)) => {
+                (get.is_checked, *room) = (true, span.len());
+            }
+            (Wish::Get(get), _) => get.is_checked = true,
+            _ => unreachable!("only a read ends unverified"),
+        }
+        let number = self.add(wish, memory);
+        self.line.rotate_right(1);
+        number
+    }
+
     /// Takes answers and sends what waits in line.
     pub(super) fn turn(&mut self) {
         if self.lost.is_some() {
@@ -270,7 +342,9 @@ impl State {
     fn find_memory(&mut self, wish: &mut Wish, memory: &mut Memory) -> bool {
         let room = match (&*wish, &*memory) {
             (Wish::PutBytes { data, .. }, Memory::None) => data.len(),
-            (Wish::Fetch { part: Part::All, room, .. }, Memory::None) => self.guess.max(*room),
+            (Wish::Fetch { get, room }, Memory::None) if get.part == Part::All => {
+                self.guess.max(*room)
+            }
             (Wish::Fetch { room, .. }, Memory::None) => *room,
             (Wish::List { room, .. }, Memory::None) => *room,
             _ => return true,
@@ -309,7 +383,11 @@ impl State {
     /// Ends the request that an answer is for.
     fn end(&mut self, done: &Done) {
         let slot = usize::try_from(done.tag).ok().and_then(|slot| self.slots.get_mut(slot));
-        let Some(slot) = slot.filter(|slot| matches!(slot, Slot::Asked { .. })) else {
+        let is_due = |slot: &&mut Slot| match slot {
+            Slot::Asked { wish, .. } => wish.may_end_with(done),
+            _ => false,
+        };
+        let Some(slot) = slot.filter(is_due) else {
             return self.lose("it answered what was not asked");
         };
         let Slot::Asked { wish, memory, caller } = mem::replace(slot, Slot::Free) else {
@@ -317,19 +395,20 @@ impl State {
         };
         self.outstanding -= 1;
         let number = done.tag as u32;
+        let digest = done.digest();
         let memory = self.settle(&wish, memory, done);
         if let Some(room) = self.lacks(&wish, done)
             && caller.is_there
         {
-            let Wish::Fetch { key, part, version, .. } = wish else {
+            let Wish::Fetch { get, .. } = wish else {
                 unreachable!("only such a one can lack memory")
             };
-            let wish = Wish::Fetch { key, part, version, room };
+            let wish = Wish::Fetch { get, room };
             self.slots[number as usize] = Slot::Waiting { wish, memory, caller };
             return self.line.push_back(number);
         }
         if !caller.is_there && Code::of(done.code) == Code::Done {
-            match wish {
+            match &wish {
                 Wish::Plain { ask: Ask::Lease { .. }, .. } => {
                     self.give_up(Ask::Release(done.value))
                 }
@@ -339,7 +418,9 @@ impl State {
                 _ => {}
             }
         }
-        self.finish(number, Ended { done: *done, memory, is_lost: false }, caller);
+        let mut ended = Ended::new(*done, memory);
+        ended.unverified = digest.map(|digest| Unverified { digest, wish });
+        self.finish(number, ended, caller);
     }
 
     /// Ends a lease or a writer, for which no caller waits.
@@ -351,9 +432,9 @@ impl State {
     /// Gives back what of a request's memory its answer does not need.
     fn settle(&mut self, wish: &Wish, memory: Memory, done: &Done) -> Memory {
         match (wish, memory) {
-            (Wish::Fetch { .. }, Memory::Pooled(mut span)) if Code::of(done.code) == Code::Done => {
+            (Wish::Fetch { get, .. }, Memory::Pooled(mut span)) if is_read(done) => {
                 let bytes = usize::try_from(done.value).unwrap_or(usize::MAX).min(span.len());
-                if matches!(wish, Wish::Fetch { part: Part::All, .. }) {
+                if get.part == Part::All {
                     self.guess = whole(bytes);
                 }
                 if whole(bytes) < span.len() {
@@ -471,10 +552,15 @@ impl State {
                 }
             };
             let done = Done::new(u64::from(number), Code::Closed, 0, 0).with_text(&why);
-            self.finish(number, Ended { done, memory, is_lost: true }, caller);
+            self.finish(number, Ended { is_lost: true, ..Ended::new(done, memory) }, caller);
         }
         self.outstanding = 0;
     }
+}
+
+/// Returns whether an answer comes with bytes.
+fn is_read(done: &Done) -> bool {
+    matches!(Code::of(done.code), Code::Done | Code::Unverified)
 }
 
 /// Returns the request on the wire.
@@ -491,9 +577,9 @@ fn ask(wish: &Wish, memory: &Memory) -> Ask {
             let (key, bytes) = (key.clone(), *bytes);
             Ask::Put { key, memory: run, bytes, layout, ttl_s, joins, condition }
         }
-        Wish::Get { key, part, version } | Wish::Fetch { key, part, version, .. } => {
-            let (key, part, version) = (key.clone(), part.clone(), *version);
-            Ask::Get { key, part, memory: run, version }
+        Wish::Get(get) | Wish::Fetch { get, .. } => {
+            let Get { key, part, version, is_checked } = get.clone();
+            Ask::Get { key, part, memory: run, version, is_checked }
         }
         Wish::Fill { writer, offset, bytes } => {
             Ask::Fill { writer: *writer, offset: *offset, bytes: *bytes, memory: run }

@@ -15,7 +15,7 @@ use adit_shared::SharedBytes;
 
 use super::pending::{Answer, Pending};
 use super::shared::Shared;
-use super::state::{Memory, Wish, whole};
+use super::state::{Get, Memory, Wish, whole};
 use super::{Client, PutWith, Value, meaning, plain, whole_seconds};
 use crate::error::{Error, Result, Unfinished};
 use crate::wire::{Ask, Code};
@@ -108,7 +108,7 @@ impl Pieces for ClientPieces {
         let wanted = (range.start - start) as usize..(range.end - start) as usize;
         let (part, room) = (Part::Bytes(start..end), whole((end - start) as usize));
         let key = self.key.clone();
-        let wish = Wish::Fetch { key, part, version: Some(version), room };
+        let wish = Wish::Fetch { get: Get::new(key, part, Some(version)), room };
         Asked(self.client.submit(Ok((wish, Memory::None)), meaning::value), wanted)
     }
 

@@ -44,7 +44,10 @@ const NO_WRITER: &str = "there is no such writer: it was sealed, given up or nev
 /// A request that the store has.
 pub(super) enum Flight {
     Put(Pending<Put>),
+    /// The client verifies it.
     Get(Pending<Read>),
+    /// The store has verified it.
+    CheckedGet(Pending<Read>),
     /// Whether there was an object.
     Yes(Pending<bool>),
     Info(Pending<Option<ObjectInfo>>),
@@ -514,8 +517,13 @@ impl Flight {
             Flight::Put(pending) => ended(pending, tag, context, |put| {
                 Ended::with(outcome::stored(tag, &put), put.memory)
             }),
-            Flight::Get(pending) => ended(pending, tag, context, |read| {
-                Ended::with(outcome::read(tag, &read), read.memory)
+            Flight::Get(pending) => {
+                of_answer(pending.poll_unverified(context), tag, |(read, digest)| {
+                    Ended::with(outcome::read(tag, &read, digest.as_ref()), read.memory)
+                })
+            }
+            Flight::CheckedGet(pending) => ended(pending, tag, context, |read| {
+                Ended::with(outcome::read(tag, &read, None), read.memory)
             }),
             Flight::Yes(pending) => ended(pending, tag, context, |yes| number(tag, u64::from(yes))),
             Flight::Info(pending) => {
@@ -573,7 +581,11 @@ fn ended<T>(
     context: &mut Context<'_>,
     of: impl FnOnce(T) -> Ended,
 ) -> Option<Ended> {
-    let Poll::Ready(answer): Poll<Answer<T>> = Pin::new(pending).poll(context) else { return None };
+    of_answer(Pin::new(pending).poll(context), tag, of)
+}
+
+fn of_answer<T>(polled: Poll<Answer<T>>, tag: u64, of: impl FnOnce(T) -> Ended) -> Option<Ended> {
+    let Poll::Ready(answer) = polled else { return None };
     Some(match answer {
         Ok(answer) => of(answer),
         Err(unfinished) => Ended {

@@ -6,8 +6,8 @@
 //! ([`Allowance::maps_files`]), they cannot be sealed against holes, and the server's group must have room for all of them.
 //!
 //! The client may write the bytes at any time, also while a device or the store reads them: then a put has other bytes than
-//! its checksum says and is a miss later, or a read is taken for damaged. Nothing else follows from these bytes; no length,
-//! offset or decision is read from them, and the store has no reference to them: it copies, and sums what it copied
+//! its checksum says and is a miss later, or the client does not find what was read. Nothing else follows from these bytes; no
+//! length, offset or decision is read from them, and the store has no reference to them: it copies, and sums what it copied
 //! ([`HostMemory::adopt_shared`]).
 #![allow(unsafe_code)]
 

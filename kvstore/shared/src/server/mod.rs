@@ -8,7 +8,9 @@
 //! unmapped once no device has it.
 //!
 //! Clients do trust each other with objects, as threads of one process would: any may replace, delete or lease any
-//! object. A client that writes its memory during its own request spoils that object: the next read of it is a miss.
+//! object. A client that writes its memory during its own put spoils that object: the next read of it is a miss. What is read is
+//! verified by the client. The server believes no claim that an object is damaged: asked to look, it reads to memory of its
+//! own, and verifies there.
 
 mod counts;
 mod desk;

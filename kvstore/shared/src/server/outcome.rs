@@ -1,6 +1,6 @@
 //! The store's outcomes and failures as answers.
 
-use adit_kvstore::shard::{Decline, Failure, Outcome};
+use adit_kvstore::shard::{Decline, Digest, Failure, Outcome};
 use adit_kvstore::store::{ObjectInfo, Put, Read};
 use adit_kvstore::{Error, units};
 
@@ -26,11 +26,13 @@ fn declined(why: Decline) -> Code {
     }
 }
 
-/// Answers a read.
-pub(super) fn read(tag: u64, read: &Read) -> Done {
-    match read.bytes {
-        Some(bytes) => Done::new(tag, Code::Done, bytes, read.version.unwrap_or_default().0),
-        None => Done::new(tag, Code::Miss, 0, 0),
+/// Answers a read. With a digest, the client is to verify it.
+pub(super) fn read(tag: u64, read: &Read, digest: Option<&Digest>) -> Done {
+    let Some(bytes) = read.bytes else { return Done::new(tag, Code::Miss, 0, 0) };
+    let version = read.version.unwrap_or_default().0;
+    match digest {
+        Some(digest) => Done::new(tag, Code::Unverified, bytes, version).with_digest(digest),
+        None => Done::new(tag, Code::Done, bytes, version),
     }
 }
 

@@ -19,7 +19,7 @@ use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
 use adit_kvstore::shard::{Condition, Part};
 use adit_kvstore::store::{DefinedLayout, Feed, Payload, PutWith, Selection};
-use adit_kvstore::{Key, Store};
+use adit_kvstore::{Key, Store, Version};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::counts::Counts;
@@ -178,7 +178,7 @@ impl Taking {
         together: &mut Together,
     ) -> Result<(), (Code, &'static str)> {
         let ask = match ask {
-            Ask::Get { key, part, memory, version: None } => {
+            Ask::Get { key, part, memory, version: None, is_checked: false } => {
                 let buffer = self.desk.take(memory)?;
                 let gets = self.gets(together);
                 gets.push((tag, key, part, memory, buffer));
@@ -209,9 +209,9 @@ impl Taking {
     fn start_alone(&mut self, tag: u64, ask: Ask) -> Result<(), (Code, &'static str)> {
         let mut run = None;
         let flight = match ask {
-            Ask::Get { key, part, memory, version: Some(version) } => {
+            Ask::Get { key, part, memory, version, is_checked } => {
                 let buffer = self.desk.take(*run.insert(memory))?;
-                Flight::Get(self.store.get_into_if(key, part, buffer, version))
+                self.get((key, part, version), buffer, is_checked)
             }
             Ask::Scan { prefix, from, memory } => {
                 let buffer = self.desk.take(*run.insert(memory))?;
@@ -265,8 +265,7 @@ impl Taking {
                 let was_there = self.desk.release(lease);
                 return self.say(tag, was_there);
             }
-            Ask::Get { .. }
-            | Ask::Put { .. }
+            Ask::Put { .. }
             | Ask::Key(_)
             | Ask::Exists(_)
             | Ask::Refresh(_)
@@ -275,6 +274,22 @@ impl Taking {
         };
         self.desk.begin(tag, flight, run);
         Ok(())
+    }
+
+    /// Begins a get that goes to the store by itself.
+    fn get(
+        &self,
+        (key, part, version): (Key, Part, Option<Version>),
+        into: Buffer,
+        is_checked: bool,
+    ) -> Flight {
+        match (is_checked, version) {
+            (true, version) => {
+                Flight::CheckedGet(self.store.get_checked_into(key, part, into, version))
+            }
+            (false, Some(version)) => Flight::Get(self.store.get_into_if(key, part, into, version)),
+            (false, None) => Flight::Get(self.store.get_into(key, part, into)),
+        }
     }
 
     /// Answers at once.

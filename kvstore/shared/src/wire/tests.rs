@@ -35,8 +35,15 @@ fn asks() -> impl Strategy<Value = Ask> {
             joins,
             condition
         }),
-        (keys(), parts(), run.clone(), versions())
-            .prop_map(|(key, part, memory, version)| Ask::Get { key, part, memory, version }),
+        (keys(), parts(), run.clone(), versions(), any::<bool>()).prop_map(
+            |(key, part, memory, version, is_checked)| Ask::Get {
+                key,
+                part,
+                memory,
+                version,
+                is_checked
+            }
+        ),
         (proptest::collection::vec(any::<u8>(), 0..=KEY_BYTES_MAX), any::<u64>(), run)
             .prop_map(|(prefix, from, memory)| Ask::Scan { prefix: prefix.into(), from, memory }),
         (keys(), proptest::option::of(any::<u32>()))
@@ -113,6 +120,7 @@ proptest! {
     fn any_bytes_are_an_answer_and_a_message(bytes in proptest::collection::vec(any::<u8>(), MESSAGE_BYTES)) {
         let done = Done::read_from_bytes(&bytes[..size_of::<Done>()]).expect("its size");
         prop_assert!(done.words() <= DONE_WORDS && done.text().len() <= 3 * TEXT_BYTES);
+        prop_assert_eq!(done.digest().is_some(), done.code == 4 && done.text[4..8] == [0; 4]);
         let message = Message::read_from_bytes(&bytes).expect("its size");
         prop_assert!(message.body().len() <= BODY_BYTES);
         prop_assert_eq!(message.matter(), None, "no magic");
@@ -143,10 +151,24 @@ fn long_texts_are_cut_at_a_character() {
 }
 
 #[test]
+fn a_digest_takes_the_place_of_the_text_and_comes_back() {
+    let digest = Digest {
+        pieces: 9,
+        stride_bytes: 8192,
+        piece_bytes: 5000,
+        last_bytes: 1,
+        sum: u64::MAX - 1,
+    };
+    let done = Done::new(3, Code::Unverified, 70_000, 7).with_digest(&digest);
+    assert_eq!((done.digest(), done.words()), (Some(digest), DONE_HEAD_WORDS + 5));
+    assert_eq!(Done { code: Code::Done as u16, ..done }.digest(), None, "it is verified");
+}
+
+#[test]
 fn every_code_is_itself_and_other_numbers_are_failures() {
     for number in 0..=u16::MAX {
         let code = Code::of(number);
         assert!(code as u16 == number || code == Code::Failed, "{number}");
-        assert!(code.is_failure() || number <= 3, "{number}");
+        assert!(code.is_failure() || number <= 4, "{number}");
     }
 }

@@ -11,4 +11,5 @@ mod raw;
 mod removals;
 mod rig;
 mod streams;
+mod verify;
 mod waiting;

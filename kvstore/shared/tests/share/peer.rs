@@ -1,19 +1,21 @@
-//! Servers that break the rules: what a client reads of one that keeps writing its memory.
+//! Servers that break the rules: what a client reads of one that keeps writing its memory, or whose answers do not match it.
 
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use adit_driver::serve::parts::receive;
 use adit_kvshare::client::PutWith;
 use adit_kvshare::wire::{
-    Ask, Code, DONE_WORDS, Done, ENTRY_WORDS, Entry, Matter, Message, SCANNED_BYTES, VERSION,
+    Ask, Code, DONE_WORDS, Done, ENTRY_WORDS, Entry, Matter, Message, Run, SCANNED_BYTES, VERSION,
 };
-use adit_kvshare::{Client, ClientOptions};
+use adit_kvshare::{Client, ClientOptions, Error};
+use adit_kvstore::shard::{Digest, Part};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::rig::{key, scratch};
@@ -128,6 +130,24 @@ impl Fake {
         self.rings.write_all_at(&self.taken.to_ne_bytes(), ANSWERS_TAIL).expect("written");
         (&self.client_bell).write_all(&1u64.to_ne_bytes()).expect("rung");
     }
+
+    /// Waits for the next request, a get, and returns its tag, its memory and whether it is to be checked.
+    fn take_get(&mut self) -> (u64, Run, bool) {
+        let entry = self.take();
+        let Ok(Ask::Get { memory, is_checked, .. }) = Ask::of(&entry) else {
+            panic!("a get: {:?}", entry.head)
+        };
+        (entry.head.tag, memory, is_checked)
+    }
+}
+
+/// A digest of `bytes` bytes in one piece that hardly any have.
+fn wrong(bytes: u64) -> Digest {
+    Digest { pieces: 1, stride_bytes: bytes, piece_bytes: bytes, last_bytes: bytes, sum: 12_345 }
+}
+
+fn unverified(tag: u64, bytes: u64, digest: &Digest) -> Done {
+    Done::new(tag, Code::Unverified, bytes, 1).with_digest(digest)
 }
 
 /// A source that ends before its first byte.
@@ -280,5 +300,165 @@ fn a_page_of_a_scan_is_read_once() {
                 assert!(key.iter().all(|byte| *byte == b'k'));
             }
         }
+    });
+}
+
+#[test]
+fn bytes_that_do_not_match_are_not_seen_and_the_server_is_asked_to_look() {
+    const BYTES: u64 = 9000;
+    let good = vec![b'g'; BYTES as usize];
+    let digests = [
+        wrong(BYTES),
+        Digest { pieces: 0, ..wrong(BYTES) },
+        Digest { pieces: u32::MAX, ..wrong(0) },
+        Digest { pieces: 512, stride_bytes: u64::MAX, ..wrong(1) },
+        Digest { pieces: 2, stride_bytes: u64::MAX, last_bytes: 2, ..wrong(1) },
+        Digest { last_bytes: u64::MAX, ..wrong(BYTES) },
+        Digest { last_bytes: POOL_BYTES as u64 + 1, ..wrong(BYTES) },
+    ];
+    let socket = Socket::new();
+    let (client, mut fake) = socket.meet();
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            let memory = fake.take_memory(0);
+            for (number, digest) in digests.iter().enumerate() {
+                let (tag, run, is_checked) = fake.take_get();
+                assert!(!is_checked);
+                memory.write_all_at(&vec![b'b'; BYTES as usize], run.offset).expect("written");
+                fake.answer(&unverified(tag, BYTES, digest));
+                let (tag, again, is_checked) = fake.take_get();
+                assert!(is_checked && again.offset == run.offset && again.bytes >= BYTES);
+                memory.write_all_at(&good, again.offset).expect("written");
+                let code = if number % 2 == 0 { Code::Done } else { Code::Miss };
+                fake.answer(&Done::new(tag, code, BYTES, 1));
+            }
+        });
+        for number in 0..digests.len() {
+            let value = client.get(key(1)).wait().expect("got");
+            assert_eq!(value.is_some(), number % 2 == 0, "digest {number}");
+            assert!(value.is_none_or(|value| value.to_vec() == good), "digest {number}");
+        }
+        serving.join().expect("no panic");
+    });
+}
+
+/// It would be asked for ever, or for what has no bytes.
+#[test]
+fn a_server_that_verifies_nothing_though_it_has_to_is_lost() {
+    for checks in [true, false] {
+        let socket = Socket::new();
+        let (client, mut fake) = socket.meet();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let tag = if checks {
+                    fake.take_memory(0);
+                    let (tag, ..) = fake.take_get();
+                    fake.answer(&unverified(tag, 9000, &wrong(9000)));
+                    fake.take_get().0
+                } else {
+                    fake.take().head.tag
+                };
+                fake.answer(&unverified(tag, 9000, &wrong(9000)));
+            });
+            let why = match checks {
+                true => Error::from(client.get(key(1)).wait().expect_err("lost")),
+                false => Error::from(client.exists(key(1)).wait().expect_err("lost")),
+            };
+            assert!(why.to_string().contains("answered what was not asked"), "{why}");
+        });
+    }
+}
+
+#[test]
+fn a_server_that_is_lost_before_bytes_were_verified_leaves_the_memory_with_the_client() {
+    let socket = Socket::new();
+    let (client, mut fake) = socket.meet();
+    let (pending, told) = std::thread::scope(|scope| {
+        let serving = scope.spawn(move || {
+            fake.take_memory(0);
+            let (tag, ..) = fake.take_get();
+            fake.answer(&unverified(tag, 9000, &wrong(9000)));
+            // It ends here.
+            fake.taken
+        });
+        let memory = client.allocate(12 << 10).expect("memory");
+        let pending = client.get_into(key(1), Part::All, memory);
+        (pending, serving.join().expect("no panic"))
+    });
+    assert_eq!(told, 1);
+    // The loss is noticed before the bytes are looked at: otherwise the request that is made again takes the memory along.
+    client.reap();
+    let unfinished = pending.wait().expect_err("nothing verifies them");
+    assert!(matches!(*unfinished.error, Error::Lost { .. }), "{unfinished}");
+    assert_eq!(unfinished.memory.map(|memory| memory.len()), Some(12 << 10));
+}
+
+/// What waits for memory of the pool, before it in line, would wait for its memory.
+#[test]
+fn a_get_that_is_made_again_waits_for_none_that_waits_for_its_memory() {
+    let socket = Socket::new();
+    let (client, mut fake) = socket.meet();
+    let all = POOL_BYTES as u64;
+    let ((has_all, has_it_all), (goes_on, may_go_on)) = (channel(), channel());
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(move || {
+            fake.take_memory(0);
+            let (tag, ..) = fake.take_get();
+            // It takes all of the pool.
+            fake.answer(&Done::new(tag, Code::Memory, all, 0));
+            let (tag, run, _) = fake.take_get();
+            assert_eq!(run.bytes, all);
+            has_all.send(()).expect("the client waits for it");
+            may_go_on.recv().expect("the client is there");
+            fake.answer(&unverified(tag, all, &wrong(all)));
+            let (tag, run, is_checked) = fake.take_get();
+            assert!(is_checked && run.bytes == all, "before the other get");
+            fake.answer(&Done::new(tag, Code::Done, all, 1));
+            let (tag, _, is_checked) = fake.take_get();
+            assert!(!is_checked);
+            fake.answer(&Done::new(tag, Code::Miss, 0, 0));
+        });
+        let mut first = client.get(key(1));
+        while has_it_all.try_recv().is_err() {
+            first = first.wait_timeout(Duration::from_millis(1)).expect_err("no answer");
+        }
+        let second = client.get(key(2));
+        goes_on.send(()).expect("the server is there");
+        let value = first.wait().expect("got").expect("a hit");
+        assert_eq!(value.len() as u64, all);
+        drop(value);
+        assert!(second.wait().expect("got").is_none());
+        serving.join().expect("no panic");
+    });
+}
+
+/// The object is replaced between the reads, by a shorter one and by one of a length in between.
+#[test]
+fn a_get_that_is_made_again_gets_the_memory_that_it_then_needs() {
+    let socket = Socket::new();
+    let (client, mut fake) = socket.meet();
+    std::thread::scope(|scope| {
+        let serving = scope.spawn(|| {
+            fake.take_memory(0);
+            for (has, is_first) in [(128 << 10, true), (300 << 10, false)] {
+                let (tag, run, is_checked) = fake.take_get();
+                assert_eq!((run.bytes, is_checked), (has, false));
+                fake.answer(&match is_first {
+                    true => Done::new(tag, Code::Memory, 300 << 10, 0),
+                    false => unverified(tag, 9000, &wrong(9000)),
+                });
+            }
+            for (has, needs) in [(12 << 10, 200 << 10), (200 << 10, 0)] {
+                let (tag, run, is_checked) = fake.take_get();
+                assert_eq!((run.bytes, is_checked), (has, true));
+                fake.answer(&match needs {
+                    0 => Done::new(tag, Code::Done, 200 << 10, 3),
+                    needs => Done::new(tag, Code::Memory, needs, 0),
+                });
+            }
+        });
+        let value = client.get(key(1)).wait().expect("got").expect("a hit");
+        assert_eq!(value.len(), 200 << 10);
+        serving.join().expect("no panic");
     });
 }

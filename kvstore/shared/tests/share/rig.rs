@@ -1,5 +1,7 @@
 //! A store and its server in this process.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,6 +25,8 @@ pub(crate) struct Rig {
     server: Option<Arc<Server>>,
     pub(crate) events: Arc<Mutex<Vec<Event>>>,
     folder: PathBuf,
+    /// The store's file, if it is in one.
+    media: Option<File>,
     stops: Arc<AtomicBool>,
     serving: Option<JoinHandle<Result<(), Error>>>,
 }
@@ -76,9 +80,14 @@ impl Rig {
 
     /// Serves a store in a file, through io_uring.
     pub(crate) fn file() -> Rig {
+        Rig::file_with(OpenOptions::default())
+    }
+
+    /// Serves a store in a file that is opened so.
+    pub(crate) fn file_with(open: OpenOptions) -> Rig {
         let path = scratch().join("kv.img");
         let target = format!("uring:{}", path.display());
-        Rig::new(target, Some(256 << 20), Options::default(), OpenOptions::default())
+        Rig::new(target, Some(256 << 20), Options::default(), open)
     }
 
     fn new(target: String, file_bytes: Option<u64>, options: Options, open: OpenOptions) -> Rig {
@@ -120,12 +129,29 @@ impl Rig {
                 server.run(&store, &stops, &tell)
             }
         });
-        if let Some(file) = file {
+        let media = file.map(|file| {
+            let media = File::options().read(true).write(true).open(&file).expect("there");
             // The device has it open; its folder may go.
             std::fs::remove_dir_all(file.parent().expect("a folder")).expect("removed");
-        }
-        let server = Some(server);
-        Rig { store, server, events, folder, stops, serving: Some(serving) }
+            media
+        });
+        let (server, serving) = (Some(server), Some(serving));
+        Rig { store, server, events, folder, media, stops, serving }
+    }
+
+    /// Changes byte `at` of an object with these contents in the store's file.
+    pub(crate) fn damage(&self, contents: &[u8], at: usize) {
+        const UNIT: u64 = 4096;
+        let media = self.media.as_ref().expect("it is in a file");
+        let (unit, within) = (at / UNIT as usize * UNIT as usize, at as u64 % UNIT);
+        let mut begin = [0; 16];
+        let is_there = |number: &u64| {
+            media.read_exact_at(&mut begin, number * UNIT).expect("a unit");
+            begin == contents[unit..unit + 16]
+        };
+        let units = media.metadata().expect("a file").len() / UNIT;
+        let number = (0..units).find(is_there).expect("it was put");
+        media.write_all_at(&[!contents[at]], number * UNIT + within).expect("written");
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

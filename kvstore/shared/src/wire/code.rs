@@ -1,0 +1,80 @@
+//! How requests end, as numbers.
+
+/// How a request ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u16)]
+pub enum Code {
+    /// As it was asked for: stored, read, removed, counted.
+    Done = 0,
+    /// There is no such object.
+    Miss = 1,
+    /// Admission rejected the object, which is no failure.
+    DeclinedByAdmission = 2,
+    /// The write budget rejected the object, which is no failure.
+    DeclinedByBudget = 3,
+    /// Read and not verified: the client does that, by the digest ([`super::Done::digest`]). Where the bytes are not what was
+    /// put, it asks again, and has the server look (`is_checked` of [`super::Ask::Get`]).
+    Unverified = 4,
+    /// The object can never fit.
+    TooLarge = 16,
+    /// The store is full, or too many objects are leased.
+    Full = 17,
+    /// The tenant's quota is used up.
+    Quota = 18,
+    /// The memory is too short: [`super::Done::value`] bytes are needed.
+    Memory = 19,
+    /// The object has no such part.
+    Part = 20,
+    /// The deadline passed before the request began.
+    Deadline = 21,
+    /// A device failed.
+    Device = 22,
+    /// No space is left on the file system of a sparse file.
+    NoSpace = 23,
+    /// The store is being closed.
+    Closed = 24,
+    /// Another failure of the store.
+    Failed = 25,
+    /// The key has not what the request asks for: [`super::Done::value`] is the version found, if [`super::Done::extra`] is 1.
+    Conflict = 26,
+    /// The request means nothing, or names what is not there.
+    Malformed = 32,
+    /// A request in progress has some of this memory.
+    InUse = 33,
+    /// A limit of the server's is reached.
+    Limit = 34,
+}
+
+impl Code {
+    /// Returns the code with this number; [`Code::Failed`] for one that this version does not know.
+    pub fn of(number: u16) -> Code {
+        use Code::*;
+        let all = [
+            Done,
+            Miss,
+            DeclinedByAdmission,
+            DeclinedByBudget,
+            Unverified,
+            TooLarge,
+            Full,
+            Quota,
+            Memory,
+            Part,
+            Deadline,
+            Device,
+            NoSpace,
+            Closed,
+            Failed,
+            Conflict,
+            Malformed,
+            InUse,
+            Limit,
+        ];
+        all.into_iter().find(|code| *code as u16 == number).unwrap_or(Failed)
+    }
+
+    /// Returns whether the request failed; an answer of its own kind is none.
+    pub fn is_failure(self) -> bool {
+        self as u16 >= Code::TooLarge as u16
+    }
+}

@@ -83,6 +83,8 @@ struct Measured {
     p50_ns: u64,
     /// Processor time of all processes for each request.
     cpu_us: f64,
+    /// The server's part of it.
+    server_us: f64,
 }
 
 fn main() -> Result<()> {
@@ -185,7 +187,8 @@ fn keep_busy<M, P>(
     }
     latencies.sort_unstable();
     let per_second = latencies.len() as f64 / begin.elapsed().as_secs_f64();
-    Measured { per_second, p50_ns: latencies[latencies.len() / 2], cpu_us: 0.0 }
+    let p50_ns = latencies[latencies.len() / 2];
+    Measured { per_second, p50_ns, cpu_us: 0.0, server_us: 0.0 }
 }
 
 fn next(random: &mut u64) -> u64 {
@@ -293,7 +296,8 @@ impl Process {
     fn end(&mut self) -> Result<Measured> {
         let line = self.line()?;
         let (per_second, p50_ns) = line.trim().split_once(' ').ok_or("a process ended early")?;
-        Ok(Measured { per_second: per_second.parse()?, p50_ns: p50_ns.parse()?, cpu_us: 0.0 })
+        let (per_second, p50_ns) = (per_second.parse()?, p50_ns.parse()?);
+        Ok(Measured { per_second, p50_ns, cpu_us: 0.0, server_us: 0.0 })
     }
 }
 
@@ -327,13 +331,16 @@ fn measure(
         let cpu = |workers: &[Process]| -> Result<f64> {
             workers.iter().chain(server).map(Process::cpu_us).sum()
         };
-        let before = cpu(workers)?;
+        let of_server = || server.map_or(Ok(0.0), Process::cpu_us);
+        let (before, server_before) = (cpu(workers)?, of_server()?);
         let busy = &mut workers[..count];
         busy.iter_mut().try_for_each(|worker| worker.begin(what, depth, args.ms))?;
         let ended = busy.iter_mut().map(Process::end).collect::<Result<Vec<_>>>()?;
         let per_second: f64 = ended.iter().map(|one| one.per_second).sum();
         let requests = per_second * args.ms as f64 / 1000.0;
-        Ok(Measured { per_second, cpu_us: (cpu(workers)? - before) / requests, ..ended[0] })
+        let cpu_us = (cpu(workers)? - before) / requests;
+        let server_us = (of_server()? - server_before) / requests;
+        Ok(Measured { per_second, cpu_us, server_us, ..ended[0] })
     };
     let all = if server.is_some() { 2 } else { 1 };
     Ok([run("get", args.depth, all)?, run("put", args.depth, all)?, run("get", 1, 1)?])
@@ -375,8 +382,11 @@ fn compare(args: &Args, target: &Target, socket: &Path) -> Result<()> {
         let cpu = [0, 1].map(|which| median(&|round| round[which][at].cpu_us));
         let (one, two) = (gib(one), gib(two));
         println!(
-            "  {name}: {one:.2} and {two:.2} GiB/s, ratio {ratio:.3}; {:.1} and {:.1} us of CPU each",
-            cpu[0], cpu[1]
+            "  {name}: {one:.2} and {two:.2} GiB/s, ratio {ratio:.3}; {:.1} and {:.1} us of CPU each, \
+             {:.1} of it the server's",
+            cpu[0],
+            cpu[1],
+            median(&|round| round[1][at].server_us)
         );
     }
     let us = |ns: f64| ns / 1000.0;

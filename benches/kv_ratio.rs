@@ -8,7 +8,9 @@
 //! |---|---|---|
 //! | get | random reads | random gets, checksums verified |
 //! | put restart | sequential writes | puts of new objects, acknowledged when written |
-//! | put durable | the same, with a flush after every 32 | the same, each acknowledged when durable |
+//! | put durable | as many writes as the depth, a flush when all are done, again | the same, each acknowledged when durable |
+//!
+//! Of durable puts it also prints the flushes and the journal blocks of the store for each put.
 //!
 //! With `--step` a software controller has no thread of its own: the loops step it, and CPU time is counted. Nothing
 //! overlaps then, so the store's own work weighs more than with a drive, but the figure does not depend on other
@@ -60,6 +62,9 @@ struct Args {
     /// Steps a `soft:` controller between submission and polling, and counts processor time.
     #[arg(long)]
     step: bool,
+    /// Writes a block of 4 KiB elsewhere beside each batch of the raw loop that it flushes, as any store with a journal does.
+    #[arg(long)]
+    blocks: bool,
     /// Only run comparisons whose name contains this.
     #[arg(long, default_value = "")]
     only: String,
@@ -90,8 +95,13 @@ struct Comparison {
     durability: Durability,
     bytes: u64,
     depth: u64,
-    /// Writes of the raw loop per flush; 0 for no flushes.
-    flush_every: u64,
+}
+
+impl Comparison {
+    /// Returns whether the raw loop flushes.
+    fn flushes(&self) -> bool {
+        self.durability == Durability::Durable
+    }
 }
 
 const RESTART: Comparison = Comparison {
@@ -100,19 +110,19 @@ const RESTART: Comparison = Comparison {
     durability: Durability::Restart,
     bytes: 128 << 10,
     depth: 32,
-    flush_every: 0,
 };
 
-const COMPARISONS: [Comparison; 4] = [
+const DURABLE: Comparison =
+    Comparison { name: "put 128 KiB QD32 durable", durability: Durability::Durable, ..RESTART };
+
+const COMPARISONS: [Comparison; 7] = [
     Comparison { name: "get 128 KiB QD32", is_put: false, ..RESTART },
     Comparison { name: "get 4 KiB QD128", is_put: false, bytes: 4 << 10, depth: 128, ..RESTART },
     RESTART,
-    Comparison {
-        name: "put 128 KiB QD32 durable",
-        durability: Durability::Durable,
-        flush_every: 32,
-        ..RESTART
-    },
+    Comparison { name: "put 4 KiB QD1 durable", bytes: 4 << 10, depth: 1, ..DURABLE },
+    Comparison { name: "put 4 KiB QD32 durable", bytes: 4 << 10, ..DURABLE },
+    Comparison { name: "put 128 KiB QD1 durable", depth: 1, ..DURABLE },
+    DURABLE,
 ];
 
 /// Which time is counted, and what drives the device.
@@ -158,6 +168,8 @@ impl Run {
     }
 }
 
+/// Units of the blocks that the raw loop writes in turn.
+const BLOCKS: u64 = 256;
 /// Virtual time of a step.
 const STEP_TAKES: Duration = Duration::from_micros(20);
 
@@ -166,6 +178,7 @@ struct Bench {
     device: Device,
     run: Run,
     round_bytes: u64,
+    writes_blocks: bool,
     random: Random,
 }
 
@@ -208,6 +221,9 @@ struct RawLoop {
     queue: DeviceQueue<AnyBuffer>,
     device: Device,
     idle: Vec<Buffer>,
+    /// What it writes beside each batch, if it does and unless that is in flight; and how often it did.
+    block: Option<Buffer>,
+    blocks: u64,
     /// The units of the store's data.
     data: std::ops::Range<u64>,
     next: u64,
@@ -216,38 +232,63 @@ struct RawLoop {
 impl RawLoop {
     /// Returns operations per second.
     fn round(&mut self, comparison: &Comparison, count: u64, random: &mut Random) -> Result<f64> {
-        let (mut sent, mut done, mut flushes, mut flushed) = (0, 0, 0, 0);
+        // Objects that were sent, those that a flush has covered, and writes that were sent and that are done.
+        let (mut sent, mut flushed, mut writes, mut done) = (0, 0, 0, 0);
+        let mut is_flushing = false;
         let start = self.run.seconds()?;
-        while done < count + flushes {
-            let now = self.device.now();
-            let before = sent + flushes;
-            // The queue has room for two flushes.
-            while sent < count && flushes - flushed < 2 {
+        while done < writes || sent < count || (comparison.flushes() && flushed < count) {
+            let (now, before) = (self.device.now(), (writes, is_flushing));
+            // Those of a batch go at once, and none before the flush of the batch before it is done.
+            let may_send = !comparison.flushes() || flushed == sent;
+            while may_send && sent < count {
                 let Some(buffer) = self.idle.pop() else { break };
                 let operation = self.operation(comparison, random);
                 let buffer = AnyBuffer::One(buffer);
                 self.queue.post(now, Raw { operation, buffer }).expect("room");
-                sent += 1;
-                if comparison.flush_every > 0 && sent % comparison.flush_every == 0 {
-                    let (operation, buffer) = (Operation::Flush, AnyBuffer::None);
-                    self.queue.post(now, Raw { operation, buffer }).expect("room");
-                    flushes += 1;
-                }
+                (sent, writes) = (sent + 1, writes + 1);
             }
-            if sent + flushes > before {
+            if may_send
+                && sent > flushed
+                && let Some(block) = self.block.take()
+            {
+                let operation = Operation::Write(self.block_lba());
+                let buffer = AnyBuffer::Many(vec![block]);
+                self.queue.post(now, Raw { operation, buffer }).expect("room");
+                writes += 1;
+            }
+            if comparison.flushes() && !is_flushing && done == writes && flushed < sent {
+                let (operation, buffer) = (Operation::Flush, AnyBuffer::None);
+                self.queue.post(now, Raw { operation, buffer }).expect("room");
+                is_flushing = true;
+            }
+            if (writes, is_flushing) != before {
                 self.queue.ring();
             }
             self.run.step();
-            let idle = &mut self.idle;
-            done += self.queue.poll(now, |completion| {
+            let (idle, block) = (&mut self.idle, &mut self.block);
+            self.queue.poll(now, |completion| {
                 assert!(completion.result.is_ok(), "{:?}", completion.result);
                 match completion.buffer {
-                    AnyBuffer::One(buffer) => idle.push(buffer),
-                    _ => flushed += 1,
+                    AnyBuffer::One(buffer) => {
+                        idle.push(buffer);
+                        done += 1;
+                    }
+                    AnyBuffer::Many(mut buffers) => {
+                        *block = buffers.pop();
+                        done += 1;
+                    }
+                    _ => (flushed, is_flushing) = (sent, false),
                 }
-            }) as u64;
+            });
         }
         Ok(count as f64 / (self.run.seconds()? - start))
+    }
+
+    /// Returns where the next block goes: one unit behind another at the end of the data.
+    fn block_lba(&mut self) -> Lba {
+        self.blocks = (self.blocks + 1) % BLOCKS;
+        let lbas = UNIT_BYTES / u64::from(self.device.info().lba_bytes);
+        Lba((self.data.end - BLOCKS + self.blocks) * lbas)
     }
 
     fn operation(&mut self, comparison: &Comparison, random: &mut Random) -> Operation {
@@ -331,6 +372,8 @@ fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<
         queue: bench.queue(comparison.depth)?,
         device: bench.device.clone(),
         idle: bench.buffers(comparison)?,
+        block: None,
+        blocks: 0,
         next: 0,
         data,
     };
@@ -344,6 +387,10 @@ fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<
     raw.round(&fill, (raw.data.end - raw.data.start) * UNIT_BYTES / comparison.bytes, random)?;
     let (objects, depth) = (store.objects, comparison.depth);
     store.round(&fill, objects.max(depth), random)?;
+    if comparison.flushes() && bench.writes_blocks {
+        raw.block = Some(bench.device.allocate(UNIT_BYTES as usize)?);
+    }
+    let before = store.store.stats();
     let (mut ratios, mut raws, mut stores) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..rounds {
         let (raw, store) =
@@ -352,12 +399,17 @@ fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<
         raws.push(raw * comparison.bytes as f64 / 1e6);
         stores.push(store * comparison.bytes as f64 / 1e6);
     }
+    let stats = store.store.stats();
     let ([low, ratio, high], [_, raw, _], [_, store, _]) =
         (quartiles(ratios), quartiles(raws), quartiles(stores));
-    println!(
-        "| {} | {raw:.0} | {store:.0} | {ratio:.3} | {low:.3} to {high:.3} |",
-        comparison.name
-    );
+    print!("| {} | {raw:.0} | {store:.0} | {ratio:.3} | {low:.3} to {high:.3} |", comparison.name);
+    if comparison.flushes() {
+        let puts = (rounds as u64 * count) as f64;
+        let flushes = (stats.flushes - before.flushes) as f64 / puts;
+        let blocks = ((stats.journal_bytes - before.journal_bytes) / UNIT_BYTES) as f64 / puts;
+        print!(" {flushes:.3} flushes and {blocks:.3} journal blocks a put |");
+    }
+    println!();
     Ok(())
 }
 
@@ -405,7 +457,8 @@ fn main() -> Result<()> {
     let args = Args::parse();
     let (device, run) = open(&args)?;
     let round_bytes = args.round_mib << 20;
-    let mut bench = Bench { device, run, round_bytes, random: Random(0x9e37_79b9) };
+    let (writes_blocks, random) = (args.blocks, Random(0x9e37_79b9));
+    let mut bench = Bench { device, run, round_bytes, writes_blocks, random };
     println!("{}\n\n| what | raw MB/s | store MB/s | ratio | quartiles |", args.target);
     println!("|---|---|---|---|---|");
     for comparison in COMPARISONS.iter().filter(|one| one.name.contains(&args.only)) {

@@ -7,6 +7,10 @@ use std::str::FromStr;
 pub enum StoreCanary {
     /// The devices acknowledge flushes without making anything durable.
     IgnoredFlush,
+    /// Flushes cover the store's blocks and not the data that these describe.
+    UnflushedData,
+    /// Flushes cover data and not the blocks that describe them.
+    UnflushedBlocks,
     /// A byte of a read flips after its checksum was verified.
     FlippedByte,
     /// A get is answered with the bytes of another object.
@@ -37,8 +41,10 @@ pub enum StoreCanary {
 
 impl StoreCanary {
     /// All of them.
-    pub const ALL: [StoreCanary; 14] = [
+    pub const ALL: [StoreCanary; 16] = [
         StoreCanary::IgnoredFlush,
+        StoreCanary::UnflushedData,
+        StoreCanary::UnflushedBlocks,
         StoreCanary::FlippedByte,
         StoreCanary::SwappedObject,
         StoreCanary::EarlyAcknowledgement,
@@ -58,6 +64,8 @@ impl StoreCanary {
     pub fn name(self) -> &'static str {
         match self {
             StoreCanary::IgnoredFlush => "ignored-flush",
+            StoreCanary::UnflushedData => "unflushed-data",
+            StoreCanary::UnflushedBlocks => "unflushed-blocks",
             StoreCanary::FlippedByte => "flipped-byte",
             StoreCanary::SwappedObject => "swapped-object",
             StoreCanary::EarlyAcknowledgement => "early-acknowledgement",
@@ -82,6 +90,13 @@ impl StoreCanary {
             _ => 1,
         }
     }
+}
+
+/// Returns whether bytes that are written are the store's own: a block, a superblock or a header.
+pub(crate) fn is_metadata(bytes: &[u8]) -> bool {
+    let begins =
+        |at: usize, with: &[u8]| bytes.get(at..).is_some_and(|from| from.starts_with(with));
+    begins(0, b"ADIT") || begins(8, b"AKV")
 }
 
 impl FromStr for StoreCanary {

@@ -12,7 +12,7 @@ use adit_driver::transfer::Unplannable;
 use adit_driver::{CommandError, Completion, Error, RejectReason, Rejected, Result, Stats, Time};
 use adit_kvstore::shard::LaneInfo;
 
-use super::canary::StoreCanary;
+use super::canary::{StoreCanary, is_metadata};
 use super::faults::{Fault, Kind};
 use super::frozen::Unwritten;
 use super::machine::{Machine, Shared, lock};
@@ -185,10 +185,17 @@ impl<T> SimulatedQueue<T> {
         let is_shown = |flight: &Flight<T>| flight.shows <= self.now && flight.result.is_some();
         let (shown, rest) = self.flights.drain(..).partition::<Vec<_>, _>(is_shown);
         self.flights = rest;
-        let media = &mut machine.media[self.device];
+        let (media, canary) = (&mut machine.media[self.device], machine.canary);
         let complete = |flight: Flight<T>| {
             let result = flight.result.expect("what is shown was carried out");
-            if let (Some(write), true) = (flight.write, result.is_ok()) {
+            let is_flushed = match canary {
+                Some(StoreCanary::UnflushedData) => is_metadata(&gather(&flight.request.buffer.0)),
+                Some(StoreCanary::UnflushedBlocks) => {
+                    !is_metadata(&gather(&flight.request.buffer.0))
+                }
+                _ => true,
+            };
+            if let (Some(write), true) = (flight.write, result.is_ok() && is_flushed) {
                 media.seen(write);
             }
             Completion { buffer: flight.request.buffer, result }

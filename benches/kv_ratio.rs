@@ -8,9 +8,9 @@
 //! |---|---|---|
 //! | get | random reads | random gets, checksums verified |
 //! | put restart | sequential writes | puts of new objects, acknowledged when written |
-//! | put durable | as many writes as the depth, a flush when all are done, again | the same, each acknowledged when durable |
+//! | put durable | the depth's writes, then a flush, again | the same, each acknowledged when durable |
 //!
-//! Of durable puts it also prints the flushes and the journal blocks of the store for each put.
+//! Of durable puts it also prints the store's flushes, journal blocks and bytes of checkpoints for each put.
 //!
 //! With `--step` a software controller has no thread of its own: the loops step it, and CPU time is counted. Nothing
 //! overlaps then, so the store's own work weighs more than with a drive, but the figure does not depend on other
@@ -62,7 +62,8 @@ struct Args {
     /// Steps a `soft:` controller between submission and polling, and counts processor time.
     #[arg(long)]
     step: bool,
-    /// Writes a block of 4 KiB elsewhere beside each batch of the raw loop that it flushes, as any store with a journal does.
+    /// Writes a block of 4 KiB elsewhere beside each batch of the raw loop that it flushes, as any store with a journal
+    /// does.
     #[arg(long)]
     blocks: bool,
     /// Only run comparisons whose name contains this.
@@ -407,7 +408,10 @@ fn compare(bench: &mut Bench, comparison: &Comparison, rounds: usize) -> Result<
         let puts = (rounds as u64 * count) as f64;
         let flushes = (stats.flushes - before.flushes) as f64 / puts;
         let blocks = ((stats.journal_bytes - before.journal_bytes) / UNIT_BYTES) as f64 / puts;
-        print!(" {flushes:.3} flushes and {blocks:.3} journal blocks a put |");
+        let checkpoints = (stats.checkpoint_bytes - before.checkpoint_bytes) as f64 / puts;
+        print!(
+            " {flushes:.3} flushes, {blocks:.3} journal blocks and {checkpoints:.0} bytes of checkpoints a put |"
+        );
     }
     println!();
     Ok(())

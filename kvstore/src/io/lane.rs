@@ -367,6 +367,14 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         self.in_flight
     }
 
+    /// Returns whether reads wait or are in flight, behind which writes wait.
+    pub(crate) fn has_reads(&self) -> bool {
+        let in_flight = self.waiting.in_flight(Class::Read);
+        let most = self.in_flight + self.again.len();
+        debug_assert!(in_flight as usize <= most, "a read in flight is a command in flight");
+        in_flight + self.waiting.waiting(Class::Read) > 0
+    }
+
     /// Returns what it did, and how busy it is.
     pub(crate) fn figures(&self) -> DeviceFigures {
         let classes = [Class::Read, Class::Write, Class::Metadata, Class::Background];

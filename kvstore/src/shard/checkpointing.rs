@@ -160,8 +160,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let Some(checkpoints) = &self.checkpoints else { return false };
         match &checkpoints.state {
             State::Ending { end, flush, .. } => {
-                let written = self.log.journal().is_some_and(|j| j.written_end() >= end.sequence);
-                written && ended < *flush
+                self.log.ready_end() >= end.sequence && ended < *flush
             }
             State::Heading { flush: Some(flush), .. } => ended < *flush,
             _ => false,

@@ -4,7 +4,7 @@
 //! loses the data of an object must not leave such a record behind. It could be told by its checksums at the opening, as
 //! in `restart`, but not from damage to the data of a put that was acknowledged, which must not bring an older object
 //! back. One flush covers the data of the waiting objects and the journal blocks of earlier ones. The record of an object
-//! with a new key waits for nothing, and one flush covers it and the data: without the data it is a miss, as before.
+//! with a new key waits for nothing, and one flush covers it and the data ([`super::ahead`]).
 
 use std::collections::VecDeque;
 
@@ -60,9 +60,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         if self.is_home_lost() {
             return self.fail_events();
         }
+        let has_answered = self.give_what_is_due();
         self.record_flushed(now);
         let is_pressed = self.is_pressed();
-        self.log.seal(now, is_pressed);
+        self.log.seal(now, is_pressed, has_answered);
         self.write_blocks(now);
         if self.log.can_flush() && self.is_flush_wanted(now, is_pressed) {
             self.flush(now);
@@ -120,8 +121,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    /// Answers a change that block `sequence` of the journal records: at once if that block is sent soon, otherwise when
-    /// it is durable.
+    /// Answers a change that block `sequence` of the journal records: at once if that block is sent soon, otherwise
+    /// when it is durable.
     pub(super) fn acknowledge(&mut self, now: Time, sequence: u64, answer: Done<R>) {
         if self.log.may_promise(now) {
             self.answers.push_back(answer);
@@ -217,11 +218,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         Failure::Device { device: device as u8, why }
     }
 
-    /// Gives the answers whose records are durable, and frees the space they bury.
-    pub(super) fn give_what_is_due(&mut self) {
+    /// Gives the answers whose records are durable, and frees the space they bury. Returns whether puts are among them.
+    pub(super) fn give_what_is_due(&mut self) -> bool {
+        let (in_progress, mut has_puts) = (self.capacity.coming, false);
         while let Some(due) = self.log.next_due() {
             match due.event {
                 Event::Put(new, answer) => {
+                    has_puts = true;
                     self.order.unhide(new.hash);
                     self.apply(due.sequence, &new);
                     self.scratch.news.keep(new);
@@ -230,7 +233,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 Event::Answer(answer) => self.answers.push_back(answer),
             }
         }
+        if has_puts {
+            self.log.note_group(in_progress);
+        }
         self.spaces.settle(self.log.durable_end());
+        has_puts
     }
 
     /// Answers a commit when everything before it is durable.
@@ -288,7 +295,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         while let Some(Held { new, answer, .. }) =
             self.held.0.pop_front_if(|held| held.flush <= ended)
         {
-            self.append_put(now, new, answer);
+            let sequence = self.append_put(now, &new);
+            self.log.wait(sequence, Event::Put(new, Some(answer)));
         }
     }
 

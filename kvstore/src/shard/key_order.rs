@@ -5,8 +5,8 @@
 //! used yet, the change waits here; it waits only for data in flight, never for the journal, because it may hold room
 //! in the journal. Turns are counted by the key's hash: two keys with one hash only wait for each other.
 //!
-//! A put of a `durable` store takes effect when its data are written, and is *hidden* from then until it is durable. That
-//! is counted by hash, too: two keys with one hash only take the slower way.
+//! A put of a `durable` store is *hidden* from when it is recorded until it is durable. That is counted by hash, too: two
+//! keys with one hash only take the slower way.
 
 use std::collections::BTreeMap;
 
@@ -68,17 +68,22 @@ impl<R> KeyOrder<R> {
         turn
     }
 
+    /// Returns whether no change of the key with this hash comes before the one with this turn.
+    pub(super) fn is_first(&self, hash: u64, turn: u32) -> bool {
+        self.keys[&hash].first == turn
+    }
+
     /// Returns whether a change of the key with this hash has not taken effect.
     pub(super) fn is_busy(&self, hash: u64) -> bool {
         self.keys.contains_key(&hash)
     }
 
-    /// Returns whether a put of the key with this hash has taken effect and is not visible.
+    /// Returns whether a put of the key with this hash is recorded, or waits for that, and is not visible.
     pub(super) fn is_hidden(&self, hash: u64) -> bool {
         self.hidden.contains_key(&hash)
     }
 
-    /// Counts a put that has taken effect and is not visible.
+    /// Counts a put that is not visible yet.
     pub(super) fn hide(&mut self, hash: u64) {
         *self.hidden.entry(hash).or_insert(0) += 1;
     }

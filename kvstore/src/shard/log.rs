@@ -1,21 +1,27 @@
 //! Records for the journal, and when they are durable.
 //!
-//! Records are in the order in which objects come and go. A *sequence* is the number of the journal block that holds
-//! a record. It is durable once a flush that began after the block was written has ended on every device that had
-//! been written to. The data of a record is written before the record is appended, so one flush covers both.
+//! Records are in the order in which objects come and go. A *sequence* is the number of the journal block that holds a
+//! record. It is *ready* when the block and those before it are written, and the data of all their records. It is
+//! durable once a flush that began when it was ready has ended on every device that had been written to.
 //!
 //! Room: every put first reserves room for its record, in bytes. Records fill blocks in turn, so two adjacent blocks
 //! always hold more than one block's worth of bytes ([`blocks_for`]). A block is sealed before it is full only if
 //! that leaves room for all reservations. With no reservations it can always be sealed, so a checkpoint, which needs
 //! a block of its own and makes room, can always begin eventually.
 //!
-//! Time: in `restart`, the block of a record is sent at most `seal_interval` after the acknowledgement, whatever else is
-//! in flight. An acknowledgement is given before the record is durable only if its block may be sealed then. That stays
-//! so: further reservations leave room for it, and only sealing that very block takes room away.
+//! Time: in `restart`, the block of a record is sent at most `seal_interval` after the acknowledgement, whatever else
+//! is in flight. An acknowledgement is given before the record is durable only if its block may be sealed then. That
+//! stays so: further reservations leave room for it, and only sealing that very block takes room away.
+//!
+//! Groups, in `durable`: puts that wait together share a block and a flush, and no clock decides. A group is complete
+//! when it has as many puts as were in progress when some were last answered. Its block is sealed then, while its data
+//! are being written. An incomplete group is sealed when the data of its first put are written, but not in a turn that
+//! gives answers: their callers may put more at once. Either waits until no write or flush of the journal is in
+//! progress. So a put alone waits for no others.
 //!
 //! A volatile store has no journal, and everything is as durable as it will get.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use adit_driver::Time;
@@ -73,7 +79,7 @@ pub(super) enum Event<R> {
 #[derive(Clone, Copy, Debug)]
 struct Flush {
     number: u64,
-    /// Blocks before this one were written when the flush began.
+    /// Blocks before this one were ready when the flush began.
     end: u64,
     /// Devices that have not completed it.
     left: u32,
@@ -92,6 +98,11 @@ pub(super) struct Log<R> {
     flushes_ended: u64,
     /// In the order of their sequences.
     due: VecDeque<Due<R>>,
+    /// How many records of each block have data that are being written.
+    awaiting: BTreeMap<u64, u32>,
+    /// How many of them were appended since a block was last sealed before it was full, and how many puts make a group.
+    unsealed_puts: u64,
+    group: u64,
     /// When the open block got its first record.
     opened_at: Time,
     /// When the first record of the open block was acknowledged, if one was.
@@ -121,6 +132,9 @@ impl<R> Log<R> {
             flushes: 0,
             flushes_ended: 0,
             due: VecDeque::new(),
+            awaiting: BTreeMap::new(),
+            unsealed_puts: 0,
+            group: 1,
             opened_at: now,
             promised_at: None,
             unsent: VecDeque::new(),
@@ -199,6 +213,32 @@ impl<R> Log<R> {
         self.replaced = (self.replaced.0 + 1, self.replaced.1 + bytes);
     }
 
+    /// Records that a put in block `sequence` has data that are about to be written.
+    pub(super) fn await_data(&mut self, sequence: u64) {
+        *self.awaiting.entry(sequence).or_insert(0) += 1;
+        self.unsealed_puts += 1;
+    }
+
+    /// Records that the data of a put in block `sequence` are written, or will never be.
+    pub(super) fn data_ended(&mut self, sequence: u64) {
+        let left = self.awaiting.get_mut(&sequence).expect("a put that awaits its data");
+        *left -= 1;
+        if *left == 0 {
+            self.awaiting.remove(&sequence);
+        }
+    }
+
+    /// Returns the end of the blocks that are ready to be flushed.
+    pub(super) fn ready_end(&self) -> u64 {
+        let written_end = self.journal.as_ref().map_or(0, Journal::written_end);
+        self.awaiting.first_key_value().map_or(written_end, |(first, _)| written_end.min(*first))
+    }
+
+    /// Notes how many puts were in progress when some were answered: as many may be soon again.
+    pub(super) fn note_group(&mut self, puts: u64) {
+        self.group = puts;
+    }
+
     /// Records that block `sequence` was sealed.
     fn note_sealed(&mut self, sequence: u64) {
         self.unsent.extend(self.promised_at.take().map(|at| (sequence, at)));
@@ -240,7 +280,8 @@ impl<R> Log<R> {
 
     /// Runs `event` when block `sequence` is durable.
     pub(super) fn wait(&mut self, sequence: u64, event: Event<R>) {
-        self.due.push_back(Due { sequence, event });
+        let later = self.due.iter().rev().take_while(|due| due.sequence > sequence).count();
+        self.due.insert(self.due.len() - later, Due { sequence, event });
     }
 
     /// Seals the open block if possible, and returns the sequence that is durable once everything up to now is.
@@ -255,15 +296,15 @@ impl<R> Log<R> {
         self.due.pop_front_if(|due| due.sequence < end)
     }
 
-    /// Returns whether events wait for written blocks.
+    /// Returns whether events wait for blocks that are ready.
     pub(super) fn is_awaited(&self) -> bool {
-        let end = self.journal.as_ref().map_or(0, Journal::written_end);
-        self.due.front().is_some_and(|due| due.sequence < end)
+        self.due.front().is_some_and(|due| due.sequence < self.ready_end())
     }
 
     /// Returns whether every put recorded before block `sequence` is visible.
     pub(super) fn has_settled(&self, sequence: u64) -> bool {
-        self.due.front().is_none_or(|due| due.sequence >= sequence)
+        let awaiting = self.awaiting.first_key_value().is_none_or(|(first, _)| *first >= sequence);
+        awaiting && self.due.front().is_none_or(|due| due.sequence >= sequence)
     }
 
     /// Returns whether no write or flush is in progress.
@@ -299,10 +340,12 @@ impl<R> Log<R> {
         }
     }
 
-    /// Seals the open block if it is old enough. Seals it earlier if events wait for it, or room does (`is_pressed`), but
-    /// only once the previous one is on its way to be durable, so that many share a block.
-    pub(super) fn seal(&mut self, now: Time, is_pressed: bool) {
-        let is_wanted = is_pressed || !self.due.is_empty();
+    /// Seals the open block if it is old enough. Seals it earlier if a group of puts is complete, events wait for it,
+    /// or room does (`is_pressed`), but only once the previous one is on its way to be durable, so that many share a
+    /// block.
+    pub(super) fn seal(&mut self, now: Time, is_pressed: bool, has_answered: bool) {
+        let is_complete = self.unsealed_puts >= self.group;
+        let is_wanted = is_pressed || is_complete || (!self.due.is_empty() && !has_answered);
         let is_old = now.since(self.opened_at) >= self.seal_interval;
         if is_old || (is_wanted && self.is_quiet()) {
             self.mark();
@@ -343,10 +386,9 @@ impl<R> Log<R> {
         self.flush.is_none() && self.journal.is_some()
     }
 
-    /// Returns whether written blocks are not durable yet.
+    /// Returns whether ready blocks are not durable yet.
     pub(super) fn has_written(&self) -> bool {
-        let behind = |journal: &Journal| journal.durable_end() < journal.written_end();
-        self.journal.as_ref().is_some_and(behind)
+        self.journal.as_ref().is_some_and(|journal| journal.durable_end() < self.ready_end())
     }
 
     /// Returns whether a flush is due: by the clock, or because much is kept in memory until then.
@@ -369,6 +411,9 @@ impl<R> Log<R> {
             return Time::ZERO;
         }
         let is_waiting = journal.has_unsealed() && self.may_seal();
+        if is_waiting && !self.due.is_empty() && self.is_quiet() {
+            return Time::ZERO;
+        }
         let seal = if is_waiting { self.opened_at + self.seal_interval } else { Time::NEVER };
         let flush = if self.has_written() && self.flush.is_none() {
             self.flushed_at + self.flush_interval
@@ -380,7 +425,7 @@ impl<R> Log<R> {
 
     pub(super) fn begin_flush(&mut self, now: Time, devices: u32) -> u64 {
         assert!(self.can_flush(), "one flush at a time");
-        let end = self.journal.as_ref().map_or(0, Journal::written_end);
+        let end = self.ready_end();
         self.flushes += 1;
         self.flushed_at = now;
         self.replaced = (0, 0);
@@ -439,6 +484,7 @@ impl<R> Log<R> {
         let open = journal.mark().sequence;
         let mark = journal.seal();
         self.note_sealed(open);
+        self.unsealed_puts = 0;
         Some(mark)
     }
 

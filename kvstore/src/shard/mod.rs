@@ -18,6 +18,7 @@
 //! | `tenants`, `sweeping` | tenants' quotas; removing all objects of a tenant or a prefix |
 //! | `space` | what is free, and what may not be overwritten yet |
 //! | `log`, `journaling`, `checkpointing` | records on the media, and when they are durable |
+//! | `ahead` | records that are written with their data, and those that are taken back |
 //! | `planning` | reads that another executor carries out |
 //! | `tier` | hot objects in memory |
 //! | `stats` | counters |
@@ -30,6 +31,7 @@
 //! - An extent is reused only when the record that supersedes its object is durable and no reader is left.
 //! - Every item is answered once and gets its memory back.
 
+mod ahead;
 mod batch;
 mod capacity;
 mod checkpointing;
@@ -200,6 +202,8 @@ impl ShardOptions {
 /// Bytes of writes that are sent without waiting for the next turn: the device works on them while the checksums of the
 /// next ones are computed.
 const SEND_BYTES: u64 = 512 << 10;
+/// In a `durable` store, so many writes are sent at once, too.
+const SENT_WRITES: u64 = 16;
 /// How many ids one call of a scan looks at, because nothing else happens meanwhile.
 const SCANNED_IDS: u32 = 16 << 10;
 /// Number of keys looked up together.

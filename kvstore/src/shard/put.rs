@@ -218,6 +218,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             slab_base: None,
             expires_s,
             condition: Condition::Always,
+            recorded: None,
             checksums,
         })
     }
@@ -273,6 +274,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 extract(&self.spaces, object, &Part::All, index as u32, &mut self.scratch.parts);
             all.expect("an object has all of its parts");
             self.capacity.promise(&put.new);
+            if self.records_ahead(&put.new) {
+                self.record_ahead(now, &mut put.new);
+            }
             items.push(Some(Item::new(put.reply, Job::Put(put.new), put.memory)));
         }
         self.launch(now, deadline, Direction::Write, items);
@@ -389,6 +393,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     ) {
         let (hash, turn) = (new.hash, new.turn);
         let memory = memory.into_any();
+        if let Some(sequence) = new.recorded {
+            let failure = trouble.map(Trouble::into_failure);
+            let version = failure.is_none().then_some(new.object.version);
+            let result = failure.map_or(Ok(Outcome::Stored), Err);
+            let answer = Done { reply, result, memory, version, unverified: None };
+            self.finish_recorded(now, sequence, new, answer);
+            return self.take_effect(now, hash, turn, Ready::Nothing);
+        }
         if let Some(trouble) = trouble {
             self.log.unreserve(new.record_bytes());
             self.capacity.settle(&new);
@@ -434,39 +446,43 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
         new.object.version = self.next_version(now);
         answer.version = Some(new.object.version);
-        let replaces = self.log.is_strict() && self.hide(&new);
-        if replaces {
-            return self.hold_back(new, answer);
-        }
-        self.append_put(now, new, answer);
-    }
-
-    /// Hides a put until it is durable. Returns whether its record will supersede another object.
-    fn hide(&mut self, new: &NewObject) -> bool {
-        let is_there = || self.index.find_hashed(new.hash, new.key.as_bytes()).is_some();
-        let replaces = self.order.is_hidden(new.hash) || is_there();
-        self.order.hide(new.hash);
-        replaces
-    }
-
-    /// Appends the record of an object, using its reservation.
-    pub(super) fn append_put(&mut self, now: Time, new: Box<NewObject>, answer: Done<R>) {
-        self.log.unreserve(new.record_bytes());
-        let NewObject { key, object, slab_base, expires_s, checksums, .. } = &*new;
-        let checksums = checksums.as_slice().into();
-        let put = put_record(key.as_bytes(), *object, *slab_base, *expires_s, checksums);
         if self.log.is_strict() {
-            let sequence = self.log.append(now, &Record::Put(put));
+            let supersedes = self.supersedes(&new);
+            self.order.hide(new.hash);
+            if supersedes {
+                return self.hold_back(new, answer);
+            }
+            let sequence = self.append_put(now, &new);
             return self.log.wait(sequence, Event::Put(new, Some(answer)));
         }
-        let is_provisional = self.index.find_hashed(new.hash, key.as_bytes()).is_some();
-        if is_provisional {
-            self.log.note_replaced(object.bytes);
-        }
-        let sequence = self.log.append(now, &Record::Put(Put { is_provisional, ..put }));
+        let sequence = self.append_put(now, &new);
         self.apply(sequence, &new);
         self.scratch.news.keep(new);
         self.acknowledge(now, sequence, answer);
+    }
+
+    /// Returns whether the key of a put has an object.
+    pub(super) fn is_there(&self, new: &NewObject) -> bool {
+        self.index.find_hashed(new.hash, new.key.as_bytes()).is_some()
+    }
+
+    /// Returns whether the record of a put in a `durable` store will supersede an object, or a put that is not visible.
+    pub(super) fn supersedes(&self, new: &NewObject) -> bool {
+        self.order.is_hidden(new.hash) || self.is_there(new)
+    }
+
+    /// Appends the record of an object, using its reservation, and returns its sequence.
+    pub(super) fn append_put(&mut self, now: Time, new: &NewObject) -> u64 {
+        self.log.unreserve(new.record_bytes());
+        let NewObject { key, object, slab_base, expires_s, checksums, .. } = new;
+        let checksums = checksums.as_slice().into();
+        let put = put_record(key.as_bytes(), *object, *slab_base, *expires_s, checksums);
+        // In `durable`, what it supersedes is never to come back.
+        let is_provisional = !self.log.is_strict() && self.is_there(new);
+        if is_provisional {
+            self.log.note_replaced(object.bytes);
+        }
+        self.log.append(now, &Record::Put(Put { is_provisional, ..put }))
     }
 
     /// Makes an object visible that block `sequence` of the journal records, replacing one with the same key.

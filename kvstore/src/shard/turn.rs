@@ -11,7 +11,7 @@ use adit_driver::{CommandError, Time};
 use super::batch::{Item, Items, Job, Trouble};
 use super::evicting::EVICTIONS_PER_TURN;
 use super::request::Done;
-use super::{Shard, Turn};
+use super::{SEND_BYTES, SENT_WRITES, Shard, Turn};
 use crate::error::Failure;
 use crate::io::lane::{Command, Fault, Finished, Lane, Load, Purpose};
 use crate::io::schedule::Class;
@@ -231,7 +231,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 Direction::Write => {
                     self.stats.commands_write += 1;
                     self.stats.bytes_to_device += run.bytes;
-                    self.unsent_bytes += run.bytes;
+                    // Flushes wait for the last of them.
+                    let least = if self.log.is_strict() { SEND_BYTES / SENT_WRITES } else { 0 };
+                    self.unsent_bytes += run.bytes.max(least);
                 }
             }
             let purpose = Purpose::Batch { batch: number, command: command as u32 };

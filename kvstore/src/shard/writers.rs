@@ -150,9 +150,18 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let count = all.expect("an object has all of its parts").pieces.count as usize;
         let Reserving { hash, expires_s, condition, .. } = *item;
         let (key, checksums) = (item.key.clone(), Sums::from_elem(0, count));
-        let new =
-            NewObject { key, hash, turn: 0, object, slab_base, expires_s, condition, checksums };
-        let new = self.scratch.news.fill(new);
+        let (turn, recorded) = (0, None);
+        let new = self.scratch.news.fill(NewObject {
+            key,
+            hash,
+            turn,
+            object,
+            slab_base,
+            expires_s,
+            condition,
+            recorded,
+            checksums,
+        });
         // An empty object has nothing to fill, and the checksum of nothing is 0.
         let (filled, claimed) = (vec![object.bytes == 0; count], vec![false; count]);
         self.writers.add(Writer { new, filled, claimed, in_flight: 0, is_abandoned: false })

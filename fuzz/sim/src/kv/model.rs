@@ -92,8 +92,8 @@ struct History {
     shard: u16,
     writes: Vec<Write>,
     ever: Vec<Version>,
-    /// Whether a cut may have lost the data of a version that replaced nothing, whose record may since have come back
-    /// and been committed.
+    /// Whether a crash may have left a version that replaced nothing without its data. Its record may since have come
+    /// back and been committed.
     may_lack_data: bool,
     /// When another expiry of it last began.
     touched: Moment,
@@ -385,7 +385,12 @@ impl Model {
             };
         }
         self.forget_conditions();
-        let may_lose_data = !is_volatile && crash == Crash::Cut;
+        // In `durable`, a kill, too, may leave the record of a put in progress without its data.
+        let may_lose_data = match durability {
+            Durability::Volatile => false,
+            Durability::Restart => crash == Crash::Cut,
+            Durability::Durable => true,
+        };
         let may_revert = may_lose_data && durability == Durability::Restart;
         for history in &mut self.keys {
             let from = self.committed[usize::from(history.shard)];

@@ -134,7 +134,7 @@ fn a_condition_is_checked_behind_the_changes_that_were_submitted_before() {
             rig.turn(30);
             assert_eq!(rig.taken(absent), [], "{durability:?}: nobody knows yet");
             if fails {
-                rig.devices[0].medium().failing = vec![(Kind::Write, 1)];
+                rig.fail_next_data();
             }
             rig.devices[0].medium().held.clear();
             rig.turn(100);
@@ -336,7 +336,7 @@ fn a_touch_does_not_make_a_lost_put_count() {
         assert_eq!(rig.wait(touch(1, Some(90))), TOUCHED);
         // Blocks are written and not flushed.
         rig.turn(20);
-        let start = super::overwriting::data_start(&rig);
+        let start = rig.data_start();
         let cut = rig.devices[0].after_loss(|unit| is_lost && unit >= start);
         let mut rig = Rig::open(vec![cut], options(Durability::Restart));
         let (units, ttl_s) = if is_lost { (1, None) } else { (2, Some(90)) };

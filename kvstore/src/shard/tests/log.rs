@@ -103,6 +103,7 @@ fn put(key: &[u8], answer: Option<u64>) -> Event<u64> {
         slab_base: None,
         expires_s: None,
         condition: Condition::Always,
+        recorded: None,
         checksums: Sums::new(),
     };
     Event::Put(Box::new(new), answer.map(done))
@@ -156,7 +157,7 @@ fn a_block_is_sealed_early_only_beside_the_room_of_all_reservations() {
     assert_eq!(log.append_at(0), 1);
     assert_eq!((log.mark(), log.barrier()), (None, 1));
     assert!(!log.may_promise(at(0)), "the block could not be sent in time");
-    log.seal(at(SEAL_MS), true);
+    log.seal(at(SEAL_MS), true, false);
     assert!(!log.has_sealed());
     assert_eq!(log.next_due_at(), Time::NEVER, "the clock does not help");
     log.unreserve(1);
@@ -194,9 +195,9 @@ fn a_block_is_sealed_when_its_first_record_is_old() {
     log.append_at(5);
     log.append_at(7);
     assert_eq!(log.next_due_at(), at(5 + SEAL_MS));
-    log.seal(at(4 + SEAL_MS), false);
+    log.seal(at(4 + SEAL_MS), false, false);
     assert!(!log.has_sealed(), "others may share it");
-    log.seal(at(5 + SEAL_MS), false);
+    log.seal(at(5 + SEAL_MS), false, false);
     assert_eq!(log.sealed_bytes(), JOURNAL_BLOCK_BYTES);
     assert_eq!(log.next_due_at(), Time::NEVER);
     log.append_at(40);
@@ -221,26 +222,26 @@ fn a_block_that_is_wanted_is_sealed_once_nothing_before_it_is_on_its_way() {
             }
         };
         log.append_at(1);
-        log.seal(at(1), false);
+        log.seal(at(1), false, false);
         assert!(!log.has_sealed(), "nothing waits for it");
         wait(&mut log);
-        log.seal(at(1), is_pressed);
+        log.seal(at(1), is_pressed, false);
         assert!(log.has_sealed());
         let write = log.take_blocks(1).expect("a block");
         wait(&mut log);
-        log.seal(at(1), is_pressed);
+        log.seal(at(1), is_pressed, false);
         assert!(!log.has_sealed(), "a write is in progress");
         log.written(write.sequences.end);
         let flush = log.begin_flush(at(1), 1);
-        log.seal(at(1), is_pressed);
+        log.seal(at(1), is_pressed, false);
         assert!(!log.has_sealed(), "a flush is in progress");
         log.flushed(flush);
-        log.seal(at(1), is_pressed);
+        log.seal(at(1), is_pressed, false);
         assert!(log.has_sealed());
         // Age alone is enough, whatever is on its way.
         log.take_blocks(1).expect("a block");
         log.append_at(1);
-        log.seal(at(1 + SEAL_MS), false);
+        log.seal(at(1 + SEAL_MS), false, false);
         assert!(log.has_sealed());
     }
 }
@@ -292,7 +293,7 @@ fn an_event_is_due_when_a_flush_that_began_after_its_block_was_written_ends_on_a
     let sequence = log.append_at(1);
     log.wait(sequence, Event::Answer(done(1)));
     assert!(log.has_settled(sequence) && !log.has_settled(sequence + 1));
-    assert_eq!(log.next_due_at(), at(1 + SEAL_MS), "it is not durable yet");
+    assert_eq!(log.next_due_at(), Time::ZERO, "the next turn seals its block");
     log.mark().expect("there is room");
     assert!(!log.is_awaited() && !log.is_written() && !log.has_written());
     let write = log.take_blocks(1).expect("a block");
@@ -489,4 +490,34 @@ fn what_two_checkpoints_cover_is_free_again() {
     assert_eq!(log.free_blocks(), 12);
     log.release(4);
     assert_eq!(log.free_blocks(), 15);
+}
+
+#[test]
+fn a_block_is_sealed_when_as_many_puts_are_in_it_as_the_last_group_had() {
+    let mut log = log();
+    log.note_group(2);
+    let first = log.append_at(0);
+    log.await_data(first);
+    log.seal(at(0), false, false);
+    assert!(!log.has_sealed(), "another one may come");
+    let second = log.append_at(0);
+    log.await_data(second);
+    log.seal(at(0), false, false);
+    assert!(log.has_sealed());
+    let write = log.take_blocks(1).expect("a block");
+    log.written(write.sequences.end);
+    for sequence in [first, second] {
+        assert_eq!(log.ready_end(), first, "its data are being written");
+        log.data_ended(sequence);
+    }
+    assert_eq!(log.ready_end(), first + 1);
+    log.note_group(1);
+    let flush = log.begin_flush(at(1), 1);
+    let third = log.append_at(1);
+    log.await_data(third);
+    log.seal(at(1), false, false);
+    assert!(!log.has_sealed(), "a flush is in progress");
+    log.flushed(flush);
+    log.seal(at(1), false, false);
+    assert!(log.has_sealed());
 }

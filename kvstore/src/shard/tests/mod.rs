@@ -181,6 +181,20 @@ impl Rig {
         self.wait(get(key, units))
     }
 
+    /// Returns the first unit of data on the first device.
+    fn data_start(&self) -> u64 {
+        let mut lanes: Vec<_> = self.devices.iter().map(TestDevice::lane).collect();
+        let set = format::read_set(&mut lanes, &mut || Time::ZERO).expect("a store");
+        set.geometry().areas(0).slots[1].end
+    }
+
+    /// Makes the next write of data on the first device fail.
+    fn fail_next_data(&self) {
+        let start = self.data_start();
+        let mut medium = self.devices[0].medium();
+        (medium.failing, medium.failing_at) = (vec![(Kind::Write, 1)], Some(start..u64::MAX));
+    }
+
     /// Returns the units that objects may take.
     fn capacity(&self) -> u64 {
         self.shard.stats().capacity_units

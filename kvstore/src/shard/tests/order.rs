@@ -59,7 +59,7 @@ fn a_put_that_fails_makes_way_for_those_behind_it() {
         let (mut rig, slow) = with_a_slow_put(durability);
         let next = rig.submit(Time::NEVER, Action::Put(item(1, 3)));
         rig.turn(100);
-        rig.devices[0].medium().failing = vec![(Kind::Write, 1)];
+        rig.fail_next_data();
         rig.release();
         assert!(rig.taken(slow)[0].is_err());
         assert_eq!(rig.taken(next), [STORED], "{durability:?}");

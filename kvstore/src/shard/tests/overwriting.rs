@@ -39,13 +39,6 @@ fn overwritten() -> Rig {
     rig
 }
 
-/// Returns the first unit of data on the first device.
-pub(super) fn data_start(rig: &Rig) -> u64 {
-    let mut lanes = [rig.devices[0].lane()];
-    let set = crate::media::format::read_set(&mut lanes, &mut || Time::ZERO).expect("a store");
-    set.geometry().areas(0).slots[1].end
-}
-
 fn opened_without(rig: &Rig, is_lost: impl FnMut(u64) -> bool) -> Rig {
     Rig::open(vec![rig.devices[0].after_loss(is_lost)], options(Durability::Restart))
 }
@@ -53,7 +46,7 @@ fn opened_without(rig: &Rig, is_lost: impl FnMut(u64) -> bool) -> Rig {
 #[test]
 fn an_overwritten_object_survives_a_cut() {
     let rig = overwritten();
-    let start = data_start(&rig);
+    let start = rig.data_start();
     // The cut takes the data of some of the new versions and none of the records.
     for lost in 0..1u64 << KEYS {
         let is_lost = |unit: u64| unit >= start && lost >> ((unit - start) / 3 % KEYS) & 1 == 1;
@@ -69,7 +62,7 @@ fn an_overwritten_object_survives_a_cut() {
 #[test]
 fn what_came_back_in_an_older_version_stays_so_at_the_next_opening() {
     let rig = overwritten();
-    let start = data_start(&rig);
+    let start = rig.data_start();
     let mut rig = opened_without(&rig, |unit| unit >= start);
     assert_eq!(rig.recovery.recovered.as_ref().map(|found| found.reverted), Some(KEYS));
     assert_eq!(rig.shard.stats().checkpoints, 1, "the opening ends with a checkpoint");
@@ -104,14 +97,19 @@ fn a_kill_keeps_the_newest_version() {
 
 #[test]
 fn a_durable_version_that_is_damaged_is_a_miss_and_never_an_older_one() {
-    let mut rig = Rig::new(1, 64, options(Durability::Durable));
-    assert_eq!((rig.put(1, 2), rig.put(1, 3)), (STORED, STORED));
-    let start = data_start(&rig);
-    let damaged = rig.devices[0].after_power_cut(true);
-    let (from, to) = ((start + 2) * UNIT_BYTES, (start + 5) * UNIT_BYTES);
-    damaged.medium().bytes[from as usize..to as usize].fill(0xee);
-    let mut rig = Rig::open(vec![damaged], options(Durability::Durable));
-    assert_eq!(rig.get(1, 3), Ok(Outcome::Miss));
+    // However soon after its answer the cut comes.
+    for waits in [0, 1, 9, 30] {
+        let mut rig = Rig::new(1, 64, options(Durability::Durable));
+        assert_eq!((rig.put(1, 2), rig.put(1, 3)), (STORED, STORED));
+        rig.turn(waits);
+        let start = rig.data_start();
+        let damaged = rig.devices[0].after_power_cut(true);
+        let (from, to) = ((start + 2) * UNIT_BYTES, (start + 5) * UNIT_BYTES);
+        damaged.medium().bytes[from as usize..to as usize].fill(0xee);
+        let mut rig = Rig::open(vec![damaged], options(Durability::Durable));
+        assert_eq!(rig.get(1, 3), Ok(Outcome::Miss), "after {waits} ms");
+        assert_eq!(rig.shard.stats().misses_corrupt, 1);
+    }
 }
 
 #[test]
@@ -119,7 +117,7 @@ fn a_delete_of_a_version_that_a_cut_took_does_not_bring_back_the_older_one() {
     let mut rig = overwritten();
     assert_eq!(rig.wait(Action::Delete(1u64.into())), Ok(Outcome::Deleted));
     rig.turn(20);
-    let start = data_start(&rig);
+    let start = rig.data_start();
     let mut rig = opened_without(&rig, |unit| unit >= start);
     assert_eq!(rig.get(1, 3), Ok(Outcome::Miss));
     assert_eq!(rig.get(2, 3), hit(2));
@@ -137,7 +135,7 @@ fn an_overwritten_kv_block_survives_a_cut() {
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
     assert_eq!(rig.wait(block(2)), STORED);
     rig.turn(20);
-    let start = data_start(&rig);
+    let start = rig.data_start();
     for (is_lost, first) in [(true, 1), (false, 2)] {
         let mut rig = opened_without(&rig, |unit| is_lost && unit >= start);
         let tag = rig.submit(Time::NEVER, get(1, 4));
@@ -152,7 +150,7 @@ fn an_overwritten_kv_block_survives_a_cut() {
 #[test]
 fn what_an_expired_object_replaced_never_comes_back() {
     let mut rig = roomy();
-    let start = data_start(&rig);
+    let start = rig.data_start();
     assert_eq!((rig.put(1, 2), rig.put(2, 1)), (STORED, STORED));
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
     let short = PutOptions { ttl_s: Some(1), ..PutOptions::default() };

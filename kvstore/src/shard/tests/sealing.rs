@@ -17,7 +17,7 @@ const DELETED: Result<Outcome, crate::shard::Failure> = Ok(Outcome::Deleted);
 
 impl Rig {
     /// Returns the journal blocks that were given to the device.
-    fn blocks(&self) -> u64 {
+    pub(super) fn blocks(&self) -> u64 {
         self.shard.stats().journal_bytes / UNIT_BYTES
     }
 

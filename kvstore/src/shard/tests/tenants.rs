@@ -39,9 +39,7 @@ fn a_replacement_that_fails_leaves_the_quota_as_it_was() {
         let id = tenant(&mut rig, 8, WhenReached::Refuse);
         assert_eq!(rig.wait(put(1, 8, id)), STORED);
         for _ in 0..3 {
-            // The next write is that of data.
-            rig.settle();
-            rig.devices[0].medium().failing = vec![(Kind::Write, 1)];
+            rig.fail_next_data();
             assert!(device_failed(0, &rig.wait(put(1, 8, id))));
             let refused = rig.wait(put(2, 1, id));
             assert!(matches!(refused, Err(Failure::Quota { .. })), "{refused:?}");

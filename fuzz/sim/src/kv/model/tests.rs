@@ -148,19 +148,22 @@ fn what_a_commit_covers_is_there_in_some_version_after_a_cut() {
 }
 
 #[test]
-fn a_cut_may_leave_the_record_of_a_durable_put_that_is_not_acknowledged_without_its_data() {
-    for (crash, is_listed) in [(Crash::Cut, true), (Crash::Kill { recorded: 0 }, false)] {
+fn a_crash_may_leave_the_record_of_a_durable_put_that_is_not_acknowledged_without_its_data() {
+    let kill = Crash::Kill { recorded: 0 };
+    let restart = (Durability::Restart, kill, false);
+    let durable = [Crash::Cut, kill].map(|crash| (Durability::Durable, crash, true));
+    for (durability, crash, is_listed) in durable.into_iter().chain([restart]) {
         let mut model = model();
         // An earlier life, after which the key is known to be new.
-        model.crash(Durability::Durable, Crash::Kill { recorded: 0 });
+        model.crash(durability, kill);
         let version = model.version(100, None);
         model.begin(0, Some(version));
-        model.crash(Durability::Durable, crash);
+        model.crash(durability, crash);
         let begin = model.tick();
         assert!(model.miss(0, begin, Time::ZERO, false).is_ok());
         model.settle(0, None).expect("one moment");
         let later = model.tick();
-        assert_eq!(model.may_have(0, 100, later), is_listed, "{crash:?}");
+        assert_eq!(model.may_have(0, 100, later), is_listed, "{durability:?}: {crash:?}");
     }
 }
 

@@ -175,7 +175,7 @@ fn areas_are_as_documented() {
         device_units: vec![30_000, 40_000],
     };
     let geometry = Geometry::new(&options).expect("room");
-    let journal = (24 * u64::from(objects_max)).div_ceil(4096);
+    let journal = (96 * u64::from(objects_max)).div_ceil(4096);
     let records = (109 * u64::from(objects_max) + 36_720) * 5 / 4;
     let slot = 1 + 16 * records.div_ceil(62_880);
     let each = journal + 2 * slot;

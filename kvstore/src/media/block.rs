@@ -131,6 +131,11 @@ impl BlockWriter {
         self.used == BLOCK_HEADER_BYTES
     }
 
+    /// Returns the bytes of its records.
+    pub fn record_bytes(&self) -> usize {
+        self.used - BLOCK_HEADER_BYTES
+    }
+
     /// Appends a record. Returns false and does nothing if it does not fit.
     pub fn push(&mut self, record: &Record<'_>) -> bool {
         let written = record.encode(&mut self.bytes[self.used..]);

@@ -11,7 +11,7 @@
 //! and add segments of data: the chart in the superblocks says which areas there are ([`crate::media::chart`]). All
 //! areas are disjoint.
 //!
-//! By default a journal has 24 bytes per object that a shard may have, and at least 1 MiB. A slot has room for each
+//! By default a journal has 96 bytes per object that a shard may have, and at least 1 MiB. A slot has room for each
 //! object's record, with a key of the length asked for, one checksum, a slab and an expiry; for all tenants and layouts;
 //! and for a quarter more, because objects are put while the checkpoint is taken.
 
@@ -30,7 +30,9 @@ use crate::model::place::{Place, UNIT_BYTES, units};
 pub const SHARDS_MAX: u16 = 1024;
 
 const JOURNAL_BYTES_MIN: u64 = 1 << 20;
-const JOURNAL_BYTES_PER_OBJECT: u64 = 24;
+/// So long because a durable put that waits alone takes a block, whose rest stays empty, and each third of the journal
+/// costs a checkpoint of all objects. Full blocks cost one earlier, so that an opening replays no more records.
+const JOURNAL_BYTES_PER_OBJECT: u64 = 96;
 /// The records of the maximum number of tenants and layouts.
 const NAMES_BYTES: u64 = 255 * (12 + TENANT_NAME_BYTES_MAX + 4 + LAYOUT_BYTES_MAX) as u64;
 
@@ -458,7 +460,7 @@ mod tests {
     #[test]
     fn sizes_follow_from_the_number_of_objects() {
         let geometry = Geometry::new(&options(1, 10_000_000, vec![1 << 30])).expect("room");
-        assert_eq!(geometry.journal_units(), units(240_000_000));
+        assert_eq!(geometry.journal_units(), units(960_000_000));
         assert!(geometry.record_bytes_max() >= 10_000_000 * 77 + NAMES_BYTES);
         let slot_bytes = geometry.checkpoint_units() * UNIT_BYTES;
         assert!((950_000_000..1_050_000_000).contains(&slot_bytes), "{slot_bytes} bytes");

@@ -78,6 +78,8 @@ pub struct Journal {
     session: u64,
     open: BlockWriter,
     mark: Mark,
+    /// The bytes of the records in blocks that were sealed.
+    record_bytes: u64,
     sealed: VecDeque<Box<[u8]>>,
     /// Blocks that were taken and are not durable, oldest first.
     undurable: VecDeque<Box<[u8]>>,
@@ -106,6 +108,7 @@ impl Journal {
             session,
             open: BlockWriter::new(BlockKind::Journal),
             mark: next,
+            record_bytes: 0,
             sealed: VecDeque::new(),
             undurable: VecDeque::new(),
             spare: Vec::new(),
@@ -160,6 +163,7 @@ impl Journal {
         let Mark { sequence, chain } = self.mark;
         let (epoch, session, durable_end) = (self.epoch, self.session, self.durable_end);
         let stamp = Stamp { epoch, session, sequence, chain, durable_end };
+        self.record_bytes += self.open.record_bytes() as u64;
         let seal = self.open.seal(&stamp);
         let fresh = self.spare.pop().unwrap_or_else(|| vec![0; JOURNAL_BLOCK_BYTES].into());
         self.sealed.push_back(self.open.replace(fresh));
@@ -172,6 +176,13 @@ impl Journal {
     /// Returns the open block: a checkpoint that begins now replays from here.
     pub fn mark(&self) -> Mark {
         self.mark
+    }
+
+    /// Returns the bytes of the records that were appended, less those in the open block.
+    pub fn record_bytes(&self) -> u64 {
+        let most = self.mark.sequence * JOURNAL_BLOCK_BYTES as u64;
+        debug_assert!(self.record_bytes < most, "blocks hold no more than they are long");
+        self.record_bytes
     }
 
     /// Returns the unit at which the next write begins.

@@ -36,6 +36,11 @@ use crate::model::place::UNIT_BYTES;
 
 /// A checkpoint begins when the journal since the last one exceeds one `JOURNAL_PARTS`th of the ring.
 const JOURNAL_PARTS: u64 = 3;
+/// Or when its records, which an opening replays, exceed the most of these: one `RECORD_PARTS`th of the ring, so many
+/// bytes for each object that the shard may have, and a minimum.
+const RECORD_PARTS: u64 = 12;
+const RECORD_BYTES_PER_OBJECT: u64 = 8;
+const RECORD_BYTES_MIN: u64 = (1 << 20) / JOURNAL_PARTS;
 /// Limit of body writes in flight while the journal has room.
 const BODY_WRITES: u32 = 2;
 /// The same limit while the journal is short of room.
@@ -96,6 +101,9 @@ pub(super) struct Checkpoints {
     newest_begin: u64,
     /// The position that the journal's growth is measured from.
     since: u64,
+    /// The bytes of the records up to there, and up to the begin of the last checkpoint that began.
+    since_record_bytes: u64,
+    begin_record_bytes: u64,
     /// Whether the next one begins as soon as it makes room in the journal.
     pub(super) is_wanted: bool,
     pub(super) kept_ages: KeptAges,
@@ -127,6 +135,8 @@ impl Checkpoints {
             next_slot,
             newest_begin,
             since: newest_begin,
+            since_record_bytes: 0,
+            begin_record_bytes: 0,
             is_wanted: false,
             kept_ages,
             is_last_due: false,
@@ -252,6 +262,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 let Some(begin) = self.log.mark() else { return };
                 (checkpoints.is_wanted, checkpoints.is_last_due) = (false, false);
                 checkpoints.kept_ages = KeptAges { ticks: self.policy.ticks(), at: now };
+                checkpoints.begin_record_bytes = self.log.record_bytes();
                 State::Settling { begin }
             }
             State::Settling { begin } if self.log.has_settled(begin.sequence) => {
@@ -275,9 +286,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             return false;
         }
         let since = journal.mark().sequence - checkpoints.since;
+        let record_bytes = self.log.record_bytes() - checkpoints.since_record_bytes;
+        let record_bytes_max = (journal.blocks() * UNIT_BYTES / RECORD_PARTS)
+            .max(u64::from(self.capacity.objects_max) * RECORD_BYTES_PER_OBJECT)
+            .max(RECORD_BYTES_MIN);
         // Only another checkpoint moves the tail to where the newest one begins.
         let brings_room = since > 0 || journal.tail() < checkpoints.newest_begin;
         since > journal.blocks() / JOURNAL_PARTS
+            || record_bytes > record_bytes_max
             || (checkpoints.is_wanted && brings_room)
             || checkpoints.is_last_due
             || now >= self.ages_due_at(checkpoints)
@@ -465,6 +481,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         self.log.release(checkpoints.newest_begin);
         checkpoints.newest_begin = begin.sequence;
         checkpoints.since = begin.sequence;
+        checkpoints.since_record_bytes = checkpoints.begin_record_bytes;
         checkpoints.failures = 0;
         checkpoints.next_number += 1;
         checkpoints.next_slot = 1 - checkpoints.next_slot;

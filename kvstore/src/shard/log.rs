@@ -488,6 +488,11 @@ impl<R> Log<R> {
         Some(mark)
     }
 
+    /// Returns the bytes of the records in sealed blocks, since the opening.
+    pub(super) fn record_bytes(&self) -> u64 {
+        self.journal.as_ref().map_or(0, Journal::record_bytes)
+    }
+
     /// Releases blocks before `tail`, which two checkpoints cover.
     pub(super) fn release(&mut self, tail: u64) {
         self.journal.as_mut().expect("there is a journal").release(tail);

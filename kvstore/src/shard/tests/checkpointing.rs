@@ -38,6 +38,34 @@ pub(super) fn long_rig(key_bytes: u16) -> Rig {
     Rig::open(devices, options(Durability::Restart))
 }
 
+#[test]
+fn blocks_that_are_almost_empty_make_a_checkpoint_due_later_than_full_ones() {
+    // A ring of 1172 blocks, of which 391 are more than a third; 400,000 bytes of records fill 99.
+    const FULL_BLOCKS: u64 = 99;
+    const BLOCKS: u64 = 391;
+    let rig = |durability| {
+        let devices = vec![TestDevice::new("memory:0", 8192)];
+        let (objects_max, journal_bytes) = (50_000, None);
+        format(&devices, &FormatOptions { objects_max, journal_bytes, ..form(0) });
+        Rig::open(devices, options(durability))
+    };
+    let mut rigs = [rig(Durability::Durable), rig(Durability::Restart)];
+    let put = |rig: &mut Rig, count: u64| {
+        let before = rig.blocks();
+        while rig.shard.stats().checkpoints == 0 && !rig.shard.is_checkpointing() {
+            let tag = rig.submit_puts((0..count).map(|key| item(key, 1)));
+            let mut left = count as usize;
+            while left > 0 {
+                rig.turn(1);
+                left -= rig.taken(tag).len();
+            }
+        }
+        rig.blocks() - before
+    };
+    assert!((BLOCKS..BLOCKS + 4).contains(&put(&mut rigs[0], 1)), "each has one record");
+    assert!((FULL_BLOCKS..FULL_BLOCKS + 20).contains(&put(&mut rigs[1], 200)));
+}
+
 impl Rig {
     /// Requests a checkpoint at once.
     fn hurry(&mut self) {

@@ -91,6 +91,32 @@ fn programs_read_json() {
 }
 
 #[test]
+fn it_tells_how_long_the_device_waited_for_a_client() {
+    let scratch = Scratch::new();
+    let words = ["--media", "mem=8M", "--idle-gaps", "--json"];
+    let mut server = Softnvme::start(&scratch.path("drive"), &words);
+    let filename = format!("--filename={}", server.target());
+    // Eight bursts of four writes, each after the last burst is done.
+    let paced = ["--rw=write", "--bs=4k", "--iodepth=4", "--size=128k"];
+    let batches = ["--iodepth_batch=4", "--iodepth_batch_complete_min=4", "--thinktime=2ms"];
+    let bench = adit(
+        &[&["bench", &filename], &paced[..], &batches[..], &["--thinktime_blocks=4"]].concat(),
+    );
+    assert!(bench.status.success(), "{}", text(&bench.stderr));
+    let event = |line: String| serde_json::from_str::<serde_json::Value>(&line).expect("JSON");
+    assert_eq!(event(server.line())["event"], "client_came");
+    let idled = event(server.line());
+    assert_eq!(idled["event"], "idle_gaps");
+    let figure = |name: &str| idled[name].as_u64().expect("a number");
+    assert!(figure("commands") >= 32, "{idled}");
+    let pauses = 7 * 2_000_000;
+    assert!(figure("gaps") >= 7 && figure("idle_ns") >= pauses, "{idled}");
+    assert!(figure("longest_ns") >= 2_000_000 && figure("p50_ns") <= figure("p99_ns"), "{idled}");
+    assert!(figure("span_ns") >= figure("idle_ns"), "{idled}");
+    assert_eq!(event(server.line())["event"], "client_gone");
+}
+
+#[test]
 fn an_interrupt_leaves_the_client_and_keeps_the_files_data() {
     let scratch = Scratch::new();
     let (folder, file) = (scratch.path("drive"), scratch.path("disk.img"));

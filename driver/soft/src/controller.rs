@@ -135,6 +135,11 @@ impl Controller {
         self.options.io_queue_count + 1
     }
 
+    /// Returns whether the host has created an I/O submission queue.
+    pub fn has_io_queues(&self) -> bool {
+        self.queues.submission_ids.iter().any(|qid| *qid != 0)
+    }
+
     /// Sets the callback that runs with a vector after completions were posted for it.
     pub fn set_interrupt(&mut self, interrupt: Option<Box<dyn FnMut(u16) + Send>>) {
         self.interrupt = interrupt;

@@ -32,6 +32,7 @@
 mod closing;
 mod config_space;
 mod device;
+mod gaps;
 mod interrupts;
 mod memory;
 mod pace;
@@ -43,6 +44,7 @@ mod signaller;
 mod socket;
 mod system;
 
+pub use gaps::IdleGaps;
 pub use pace::Pace;
 pub use server::{Event, Server};
 
@@ -79,4 +81,7 @@ pub struct Options {
     pub client_bytes_max: Option<u64>,
     /// How the server's thread idles.
     pub pace: Pace,
+    /// Measures how long the device waits for each client, which [`Event::Idled`] reports when the client is gone. The server
+    /// then reads the clock in every turn.
+    pub watches_gaps: bool,
 }

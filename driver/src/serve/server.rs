@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use super::device::Device;
+use super::gaps::{IdleGaps, Watch};
 use super::pace::{Looks, Rest};
 use super::peer::{Incoming, Message, Peer};
 use super::refusal::Refusal;
@@ -43,6 +44,9 @@ const MEMORY_LOST: &str = "its memory's file was shortened, or has no room for m
 pub enum Event {
     /// A client connected and negotiated.
     ClientCame,
+    /// How long the device waited for the client that is gone now; only with [`Options::watches_gaps`], and if there were
+    /// I/O queues.
+    Idled(IdleGaps),
     /// The client is gone; the controller was reset and the client's memory unmapped.
     ClientGone {
         /// The reason.
@@ -56,6 +60,7 @@ impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::ClientCame => f.write_str("a client came"),
+            Event::Idled(gaps) => gaps.fmt(f),
             Event::ClientGone { why } => {
                 write!(f, "the client is gone: {why}; the controller was reset")
             }
@@ -81,6 +86,7 @@ pub struct Server {
     /// Accepting failed, so that waiting for a connection would not block.
     cannot_accept: bool,
     looks: Looks,
+    gaps: Option<Box<Watch>>,
     /// Shadow doorbells are read only after a ring, and the client knows.
     dozes: bool,
     events: VecDeque<Event>,
@@ -102,6 +108,7 @@ impl Server {
             accepts_from: Time::ZERO,
             cannot_accept: false,
             looks: Looks::default(),
+            gaps: options.watches_gaps.then(|| Box::new(Watch::new())),
             dozes: false,
             events: VecDeque::new(),
         })
@@ -131,6 +138,11 @@ impl Server {
     #[inline]
     pub fn turn(&mut self, now: Time) -> bool {
         let taken = if self.client.is_some() { self.device.step(now) } else { 0 };
+        if let Some(gaps) = &mut self.gaps
+            && self.device.controller.has_io_queues()
+        {
+            gaps.turned(now, taken, self.device.controller.next_due().is_some());
+        }
         if self.device.memory.is_lost() {
             tracing::warn!("disconnected the client: {MEMORY_LOST}");
             self.leave_client(MEMORY_LOST);
@@ -158,7 +170,7 @@ impl Server {
             turns += 1;
             if is_timed || turns >= TURNS_PER_CLOCK {
                 (now, turns) = (present(), 0);
-                is_timed = self.device.controller.keeps_time();
+                is_timed = self.gaps.is_some() || self.device.controller.keeps_time();
             }
             if self.turn(now) {
                 last_work = now;
@@ -275,6 +287,8 @@ impl Server {
         if let Err(why) = self.device.forget_client() {
             tracing::error!("the doorbells of the last client stay in use: {why}");
         }
+        let idled = self.gaps.as_mut().and_then(|gaps| gaps.take());
+        self.events.extend(idled.map(Event::Idled));
         self.events.push_back(Event::ClientGone { why: why.to_owned() });
     }
 

@@ -4,7 +4,7 @@ pub(crate) mod options;
 mod place;
 
 use adit_driver::Error;
-use adit_driver::serve::{Event, Server};
+use adit_driver::serve::{Event, IdleGaps, Server};
 use adit_driver::soft::{Controller, Options};
 use serde_json::json;
 
@@ -89,8 +89,22 @@ fn told(args: &SoftnvmeArgs, event: &Event) -> String {
     }
     let told = match event {
         Event::ClientCame => json!({"event": "client_came"}),
+        Event::Idled(gaps) => idled(gaps),
         Event::ClientGone { why } => json!({"event": "client_gone", "why": why}),
         Event::TurnedAway => json!({"event": "turned_away"}),
     };
     format!("{told}\n")
+}
+
+fn idled(gaps: &IdleGaps) -> serde_json::Value {
+    json!({
+        "event": "idle_gaps",
+        "commands": gaps.commands,
+        "gaps": gaps.gaps,
+        "idle_ns": gaps.idle.as_nanos() as u64,
+        "span_ns": gaps.span.as_nanos() as u64,
+        "p50_ns": gaps.p50.as_nanos() as u64,
+        "p99_ns": gaps.p99.as_nanos() as u64,
+        "longest_ns": gaps.longest.as_nanos() as u64,
+    })
 }

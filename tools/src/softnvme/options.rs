@@ -113,6 +113,10 @@ pub(crate) struct SoftnvmeArgs {
     #[arg(long, value_name = "US", value_parser = clap::value_parser!(u64).range(1..=100_000), default_value_t = 1000)]
     sleep_us: u64,
 
+    /// Measures how long the device waits for each client between two commands, and prints it when the client is gone
+    #[arg(long)]
+    idle_gaps: bool,
+
     /// Prints JSON, one object a line
     #[arg(long)]
     pub(crate) json: bool,
@@ -166,6 +170,7 @@ impl SoftnvmeArgs {
                 .memory
                 .or_else(|| group_bytes().map(|left| beside(left, storage))),
             pace: adit_driver::serve::Pace { sleep, ..Default::default() },
+            watches_gaps: self.idle_gaps,
         }
     }
 }

@@ -5,13 +5,15 @@
 //! | `mod` | the job, from its first pass to its outcome |
 //! | `submit` | which I/O is posted next, and when |
 //! | `reap` | completions and their counts |
+//! | `plain` | both in the shortest way, for jobs whose options ask nothing of single I/Os |
 //! | `replay` | the I/Os of a log, in place of a workload's |
 //! | `ranges` | trims of several ranges |
 //! | `read_back` | verification of written data |
 //! | `trouble` | failures, and controllers that may recover |
 //! | `pool`, `overlap` | buffers, and the ranges in flight |
 //!
-//! The loop posts I/Os that are due, rings once per batch, polls until an I/O finishes, and counts it. It reads
+//! The loop posts I/Os that are due, rings once per batch, polls until an I/O finishes, and counts it; its histograms and
+//! counters follow once the next batch is on its way, so that the device does not wait for them. It reads
 //! the clock once per batch rung and once per batch finished, and once more if data was stamped or checked in
 //! between. It does not allocate, lock or make system calls, except those of the I/O path itself and the logs
 //! of single I/Os.
@@ -20,6 +22,7 @@
 //! failure that is not tolerated ends the job: it waits for the I/Os in flight and reports the counts so far.
 
 mod overlap;
+mod plain;
 mod pool;
 mod ranges;
 mod read_back;
@@ -57,6 +60,7 @@ use crate::workload::{Region, Step, Steps};
 use overlap::Overlaps;
 use pool::Pool;
 use ranges::Ranges;
+use reap::Run;
 use replay::Replay;
 pub(super) use submit::RANGE_BYTES;
 
@@ -222,12 +226,28 @@ struct InFlight {
     /// Slots posted since the last ring.
     fresh: Vec<u32>,
     done: Vec<(Owned, Result<u32, CommandError>)>,
+    /// Slots of a plain job whose I/Os have finished and are not counted yet.
+    ended: Vec<u32>,
     /// Chosen work that could not be posted yet.
     held: Option<Work>,
     /// Failed I/Os that wait for their retry.
     again: Again<Work>,
     /// The I/Os in flight, if others must not overlap them.
     overlaps: Option<Overlaps>,
+}
+
+impl InFlight {
+    fn new(slots: usize, depth: usize, overlaps: Option<Overlaps>) -> InFlight {
+        InFlight {
+            flights: vec![Flight::NONE; slots],
+            fresh: Vec::with_capacity(depth),
+            done: Vec::with_capacity(depth),
+            ended: Vec::with_capacity(depth),
+            held: None,
+            again: Again::new(depth),
+            overlaps,
+        }
+    }
 }
 
 /// Verification of what was written.
@@ -324,9 +344,13 @@ pub(crate) struct Job<'a, Q> {
     is_mixed_by_rates: bool,
     /// Whether a log, a limit or pauses need single I/Os.
     is_watched: bool,
+    /// Whether its options ask nothing of single I/Os; see `plain`.
+    is_plain: bool,
     is_down: bool,
     times: Times,
     load: Load,
+    /// Equal I/Os that finished and are not in the outcome yet.
+    run: Run,
     outcome: JobOutcome,
 }
 
@@ -341,21 +365,15 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         let lba_shifts = infos().map(|info| info.lba_bytes.trailing_zeros()).collect();
         let backlog_max = read_back::backlog_of(options);
         let log = options.replay.of_thread(set.number);
-        Job {
+        let overlaps = Overlaps::of(options, set.steps.may_overlap(), depth);
+        let mut job = Job {
             options,
             clock: Clock::of(set.files[0].device),
             outcome: empty_outcome(&set),
             queue,
             pool,
             lba_shifts,
-            inflight: InFlight {
-                flights: vec![Flight::NONE; slots],
-                fresh: Vec::with_capacity(depth),
-                done: Vec::with_capacity(depth),
-                held: None,
-                again: Again::new(depth),
-                overlaps: Overlaps::of(options, set.steps.may_overlap(), depth),
-            },
+            inflight: InFlight::new(slots, depth, overlaps),
             is_stamped: false,
             blocks,
             disabled: Disabled {
@@ -396,11 +414,15 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             is_draining: false,
             is_mixed_by_rates: is_mixed_by_rates(options),
             is_watched: is_watched(&set),
+            is_plain: false,
             is_down: false,
             times: Times { is_ramping: !options.ramp_time.is_zero(), ..Times::default() },
             load: Load::default(),
+            run: Run::default(),
             set,
-        }
+        };
+        job.is_plain = job.has_plain_options();
+        job
     }
 
     /// Runs the job to its end.
@@ -483,10 +505,12 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         self.load.last_finish = self.times.now;
         loop {
             self.submit();
+            self.settle();
             if (self.pool.in_flight() == 0 && !self.goes_on()) || !self.reap() {
                 break;
             }
         }
+        self.settle();
         self.drop_held();
         self.set_runtimes();
         (self.times.phase_start, self.times.phase_before) = (self.times.now, self.ios());

@@ -31,6 +31,15 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Reaps finished I/Os. Returns false once there is nothing left to wait for.
     #[inline]
     pub(super) fn reap(&mut self) -> bool {
+        if self.is_plain && self.inflight.done.is_empty() && !self.samples_next() {
+            if self.take_plain() == 0 {
+                return self.wait();
+            }
+            if !self.inflight.done.is_empty() {
+                self.take_in();
+            }
+            return self.go_on();
+        }
         let in_flight = self.pool.in_flight();
         let wanted = (self.options.batch.iodepth_batch_complete_min.max(1) as usize).min(in_flight);
         if self.inflight.done.len() < wanted || wanted == 0 {
@@ -42,36 +51,58 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
                 return self.wait();
             }
         }
-        self.times.now = self.clock.now();
         self.take_in();
+        self.go_on()
+    }
+
+    /// Handles slow changes after a batch. Returns true: there is more to wait for.
+    #[inline]
+    fn go_on(&mut self) -> bool {
         if self.times.now >= self.times.next_tick {
             self.tick();
         }
         true
     }
 
-    /// Counts finished I/Os, at most one batch.
-    fn take_in(&mut self) {
+    /// Reads the clock for a batch of `count` finished I/Os, and counts it.
+    #[inline]
+    pub(super) fn begin_batch(&mut self, count: usize) {
+        self.times.now = self.clock.now();
         self.load.batches += 1;
         self.load.waited += u64::from(self.load.idle_polls > 0);
         self.load.idle_polls = 0;
         self.load.last_finish = self.times.now;
+        self.outcome.completes.record(count);
+    }
+
+    /// Counts finished I/Os, at most one batch.
+    fn take_in(&mut self) {
         let most = self
             .options
             .batch
             .iodepth_batch_complete_max
             .map_or(usize::MAX, |most| most.max(1) as usize);
         let count = self.inflight.done.len().min(most);
-        self.outcome.completes.record(count);
+        self.begin_batch(count);
         // Taken and put back to reuse its memory.
         let mut done = std::mem::take(&mut self.inflight.done);
         self.sample_zeroes(&done[0]);
-        let mut run = Run::default();
+        let mut run = std::mem::take(&mut self.run);
         for (owned, result) in done.drain(..count) {
             self.finish(owned, result, &mut run);
         }
-        run.close(&mut self.outcome.ways);
+        self.run = run;
         self.inflight.done = done;
+    }
+
+    /// Counts the I/Os that finished last. Called once the next ones are on their way, so that the device does not wait for
+    /// it.
+    #[inline]
+    pub(super) fn settle(&mut self) {
+        if self.run.is_empty() {
+            return;
+        }
+        self.run.close(&mut self.outcome.ways);
         for way in Way::ALL {
             let counted = &self.outcome.ways[way];
             self.set.progress.store(way, counted.ios, counted.bytes);
@@ -109,12 +140,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[inline]
     fn count(&mut self, slot: u32, since: Time, step: Step, run: &mut Run) {
         let Flight { posted, told, .. } = self.inflight.flights[slot as usize];
-        let latency = Latencies {
-            slat: ns(posted, told),
-            // When the batch was seen, before earlier I/Os of the batch were checked.
-            clat: ns(told, self.load.last_finish),
-            lat: ns(since, self.load.last_finish),
-        };
+        // When the batch was seen, before earlier I/Os of the batch were checked.
+        let latency = Latencies::of(since, posted, told, self.load.last_finish);
         run.add(&mut self.outcome.ways, step, latency, self.disabled);
         if self.is_watched {
             self.count_for_others(slot, step, latency);
@@ -147,6 +174,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             let most = crate::human::latency(most.as_nanos() as u64);
             self.fail(ETIMEDOUT, format!("{what} took {took}, more than max_latency={most}"));
         }
+    }
+
+    /// Returns whether [`Job::sample_zeroes`] looks at the next batch.
+    #[inline]
+    fn samples_next(&self) -> bool {
+        self.set.samples_zeroes && self.load.batches.is_multiple_of(SAMPLE_BATCHES)
     }
 
     /// Checks one read in many for data that was never written, which a drive answers without accessing flash.
@@ -191,6 +224,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Handles slow changes: the ramp's end, the watcher's requests, depths, minimum rates.
     #[cold]
     fn tick(&mut self) {
+        self.settle();
         self.times.next_tick = self.times.now + TICK;
         if self.times.is_ramping && self.times.now.since(self.times.start) >= self.options.ramp_time
         {
@@ -280,23 +314,35 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
 /// An I/O's three latencies in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Latencies {
+pub(super) struct Latencies {
     slat: u64,
     clat: u64,
     lat: u64,
 }
 
+impl Latencies {
+    /// Returns those of an I/O that began at `since` and was seen to be done at `seen`.
+    #[inline]
+    pub(super) fn of(since: Time, posted: Time, told: Time, seen: Time) -> Latencies {
+        Latencies { slat: ns(posted, told), clat: ns(told, seen), lat: ns(since, seen) }
+    }
+}
+
 /// Equal I/Os of a batch, counted at once; most I/Os of a deep queue are.
 #[derive(Debug, Default)]
-struct Run {
+pub(super) struct Run {
     like: Option<(Way, Latencies, crate::options::Disabled)>,
     ios: u64,
     bytes: u64,
 }
 
 impl Run {
+    fn is_empty(&self) -> bool {
+        self.like.is_none()
+    }
+
     #[inline]
-    fn add(
+    pub(super) fn add(
         &mut self,
         ways: &mut PerWay<WayOutcome>,
         step: Step,

@@ -70,9 +70,13 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Posts up to `most` and rings once; returns how many were posted.
     #[inline]
     fn post_batch(&mut self, most: usize) -> usize {
-        while self.inflight.fresh.len() < most {
-            if !self.post_next() {
-                break;
+        if self.is_plain && !self.has_other_work() {
+            self.post_plain(most);
+        } else {
+            while self.inflight.fresh.len() < most {
+                if !self.post_next() {
+                    break;
+                }
             }
         }
         let posted = self.inflight.fresh.len();
@@ -264,7 +268,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     #[inline]
-    fn operation(&self, step: Step) -> Operation {
+    pub(super) fn operation(&self, step: Step) -> Operation {
         let shift = self.lba_shifts[step.file as usize];
         let lba = Lba(step.offset >> shift);
         match step.way {
@@ -285,7 +289,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     #[cold]
-    fn not_taken(&mut self, work: Work, reason: RejectReason) {
+    pub(super) fn not_taken(&mut self, work: Work, reason: RejectReason) {
         match reason {
             RejectReason::Full => self.inflight.held = Some(work),
             reason => self.fail(EIO, format!("{} was rejected: {reason}", self.told(&work))),

@@ -46,6 +46,27 @@ fn writes_go_through_the_handles_that_were_asked_for() {
 }
 
 #[test]
+fn a_plain_job_sends_the_same_commands_as_one_whose_options_ask_for_more() {
+    const READ: u8 = 2;
+    for (options, opcode, count) in [
+        ("rw=randread bs=4k size=1m", READ, 256),
+        ("rw=randread bs=4k norandommap=1 size=1m loops=3", READ, 768),
+        ("rw=read bsrange=4k-16k size=1m number_ios=50", READ, 50),
+        ("rw=randwrite bs=8k size=1m zero_buffers=1", WRITE, 128),
+    ] {
+        let sent = |more: &str| seen("mem=4M", &format!("{options} iodepth=7 {more}"), opcode);
+        let plain = sent("");
+        assert_eq!(plain.len(), count, "{options}");
+        // The first asks for a look at each batch, the others for one at each I/O.
+        for more in
+            ["iodepth_batch_complete_max=7", "max_latency=1m", "serialize_overlap=1 rate_iops=1g"]
+        {
+            assert_eq!(plain, sent(more), "{options} {more}");
+        }
+    }
+}
+
+#[test]
 fn handles_that_are_not_there_are_refused_before_the_first_write() {
     let job = "rw=write bs=4k fdp=1";
     let said = refusal(&[&format!("filename=soft:mem=4M {job}")]);

@@ -60,6 +60,26 @@ fn tolerated_errors_are_counted_by_name_and_their_blocks_not_expected_back() {
 }
 
 #[test]
+fn failures_among_ios_that_nothing_else_is_asked_of_are_counted_and_sent_again() {
+    let run = |options: &str, status: Status| {
+        let bus = bus();
+        some_writes(&bus, Verdict::Fail(status), |number| number % 100 == 0);
+        let job =
+            format!("filename=soft:mem=4M iodepth=8 rw=randwrite bs=4k zero_buffers=1 {options}");
+        run_on(&bus, &request(&[&job])).jobs.remove(0)
+    };
+    let job = run("continue_on_error=write", Status::WRITE_FAULT);
+    assert!(job.failure.is_none(), "{:?}", job.failure);
+    assert_eq!(job.errors.by_name().collect::<Vec<_>>(), [("Write Fault", 10)]);
+    let write = &job.ways[Way::Write];
+    assert_eq!((write.ios, write.lat.count(), write.bytes), (1014, 1014, 1014 * 4096));
+    let job = run("retries=3", Status::NAMESPACE_NOT_READY);
+    assert!(job.failure.is_none(), "{:?}", job.failure);
+    let write = &job.ways[Way::Write];
+    assert_eq!((write.ios, write.clat.count(), job.stats.retries), (1024, 1024, 10));
+}
+
+#[test]
 fn errors_of_the_other_kind_still_end_the_job() {
     let options = "rw=randwrite bs=4k continue_on_error=read";
     let outcome =

@@ -286,6 +286,7 @@ impl<B: IoBuffer> Core<B> {
         }
         debug_assert!(left + unfinished <= lap, "each entry is counted once");
         if left < lap {
+            self.sq.expect(lap - left);
             self.sq.observe(&reports);
             self.stats.completion_rings += u64::from(self.cq.ring_if_many());
             probe::probe!(adit, reap, self.qid.0, lap - left - unfinished);
@@ -310,27 +311,30 @@ impl<B: IoBuffer> Core<B> {
     }
 
     /// Ends the command of a completion of this queue. Returns whether a request finished.
+    ///
+    /// Only successes of plain commands end here, so that `done` as compiled into this loop need not look at the result.
     #[inline(always)]
     fn accept(&mut self, entry: Arrival, done: &mut impl FnMut(Completion<B>)) -> bool {
-        match self.slots.end_plain(entry.cid()) {
-            Some(buffer) => {
-                debug_assert!(self.slots.find(entry.cid()).is_none(), "a command ends once");
-                done(Completion { buffer, result: outcome(entry) });
-                true
-            }
-            None => self.accept_special(entry.cid(), outcome(entry), done),
+        if entry.status().is_success()
+            && let Some(buffer) = self.slots.end_plain(entry.cid())
+        {
+            debug_assert!(self.slots.find(entry.cid()).is_none(), "a command ends once");
+            done(Completion { buffer, result: Ok(entry.dw0()) });
+            return true;
         }
+        self.accept_other(entry, done)
     }
 
-    /// Handles a completion that names no plain command.
+    /// Handles a completion with an error, or that names no plain command.
     #[cold]
     #[inline(never)]
-    fn accept_special(
-        &mut self,
-        cid: Cid,
-        result: Result<u32, CommandError>,
-        done: &mut impl FnMut(Completion<B>),
-    ) -> bool {
+    fn accept_other(&mut self, entry: Arrival, done: &mut impl FnMut(Completion<B>)) -> bool {
+        let (cid, result) = (entry.cid(), outcome(entry));
+        if let Some(buffer) = self.slots.end_plain(cid) {
+            debug_assert!(self.slots.find(cid).is_none(), "a command ends once");
+            done(Completion { buffer, result });
+            return true;
+        }
         let Some(index) = self.slots.find_special(cid) else {
             self.violated(Violation::UnknownCid(cid));
             return false;
@@ -561,7 +565,6 @@ fn direct_pointer<const PLAIN: bool, B: IoBuffer>(
     Some(Pointer::prps(iova, list))
 }
 
-#[inline(always)]
 fn outcome(entry: Arrival) -> Result<u32, CommandError> {
     let status = entry.status();
     if status.is_success() { Ok(entry.dw0()) } else { Err(CommandError::Status(status)) }

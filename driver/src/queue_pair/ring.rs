@@ -17,6 +17,8 @@ use crate::sys::{Atomics, Ring, barrier};
 const SQE_WORDS: usize = 8;
 /// 64-bit words of a completion queue entry.
 const CQE_WORDS: usize = 2;
+/// Most entries whose lines are asked for at once: about as many as a core waits for at a time.
+const EXPECTED_MAX: u32 = 8;
 /// The phase tag in a completion's last dword.
 const PHASE: u32 = 1 << 16;
 
@@ -175,6 +177,15 @@ impl SubmissionRing {
 
     pub(crate) fn depth(&self) -> u32 {
         self.entries.count()
+    }
+
+    /// Asks for the cache lines of the next entries, of as many as commands that ended, so that they are here when the next
+    /// commands are written: a store to a line of the device's core holds up all later stores. The device has read these
+    /// entries before.
+    #[inline(always)]
+    pub(crate) fn expect(&self, ended: u32) {
+        debug_assert!(ended <= self.depth(), "a lap ends at most all");
+        self.entries.prefetch(ended.min(EXPECTED_MAX));
     }
 
     /// Announces the entries pushed since the last ring; returns `false` if there are none.

@@ -85,6 +85,18 @@ impl<const N: usize> Ring<N> {
         Some((seen, wraps))
     }
 
+    /// Asks for the cache lines of `count` entries from the position on, to write to them: they come from the device's core
+    /// while this one does something else.
+    #[inline(always)]
+    pub fn prefetch(&self, count: u32) {
+        let mut at = self.current;
+        for _ in 0..count {
+            prefetch_to_write(at);
+            // SAFETY: as in `visit`.
+            at = if at == self.last { Self::first_of(&self.memory) } else { unsafe { at.add(1) } };
+        }
+    }
+
     /// Moves to entry `index`.
     ///
     /// # Panics
@@ -93,5 +105,20 @@ impl<const N: usize> Ring<N> {
         assert!(index < self.count, "entry outside its ring");
         // SAFETY: it is an entry of the memory, checked above.
         self.current = unsafe { Self::first_of(&self.memory).add(index as usize) };
+    }
+}
+
+/// Asks for the cache line at `at`, to write to it.
+#[inline(always)]
+fn prefetch_to_write<T>(at: NonNull<T>) {
+    // SAFETY: a prefetch only hints; it accesses nothing and cannot fault.
+    #[cfg(target_arch = "x86_64")]
+    unsafe {
+        core::arch::asm!("prefetchw [{}]", in(reg) at.as_ptr(), options(nostack, preserves_flags, readonly));
+    }
+    // SAFETY: as above.
+    #[cfg(target_arch = "aarch64")]
+    unsafe {
+        core::arch::asm!("prfm pstl1keep, [{}]", in(reg) at.as_ptr(), options(nostack, preserves_flags, readonly));
     }
 }

@@ -7,6 +7,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::block::BlockLimits;
 use super::exclusive::Lock;
 use super::extent::{Extent, Run, TRANSFER_BYTES_MAX};
 use super::uring::Cutter;
@@ -37,6 +38,8 @@ pub(super) struct OpenFile {
     writes: bool,
     deallocates: bool,
     is_preallocated: bool,
+    /// Those of the disk below, unless the page cache is between.
+    block_limits: Option<BlockLimits>,
     lock: Option<Lock>,
     laid_out: Option<LaidOut>,
 }
@@ -121,6 +124,11 @@ fn open_laid_out(
     let deallocates = writes && deallocates(&file, &kind, bytes);
     let file = Arc::new(file);
     let is_preallocated = kind == Kind::Regular && !has_holes(&about);
+    let block_limits = match &kind {
+        _ if !target.direct => None,
+        Kind::Block(queue) => queue.block_limits(),
+        Kind::Regular => KernelLimits::of_block(about.dev()).block_limits(),
+    };
     Ok(OpenFile {
         file,
         kind,
@@ -129,6 +137,7 @@ fn open_laid_out(
         writes,
         deallocates,
         is_preallocated,
+        block_limits,
         lock,
         laid_out: None,
     })
@@ -162,6 +171,10 @@ impl OpenFile {
 
     pub(super) fn writes(&self) -> bool {
         self.writes
+    }
+
+    pub(super) fn block_limits(&self) -> Option<BlockLimits> {
+        self.block_limits
     }
 
     pub(super) fn extent(&self) -> Extent {
@@ -442,6 +455,16 @@ impl KernelLimits {
         self.attribute("io_poll") == Some(1)
     }
 
+    /// Returns the limits of a request, if the kernel tells how many segments it takes.
+    fn block_limits(&self) -> Option<BlockLimits> {
+        let at_least = |name, least: u64| Some(self.attribute(name)?.max(least));
+        Some(BlockLimits {
+            request_bytes_max: at_least("max_sectors_kb", 4)?.saturating_mul(1 << 10),
+            segments_max: at_least("max_segments", 1)?,
+            segment_bytes_max: at_least("max_segment_size", 4096)?,
+        })
+    }
+
     /// Returns the most bytes of a command, with `sectors` the attribute that limits its KiB.
     pub(super) fn command_bytes_max(&self, sectors: &str) -> Option<u64> {
         let by_sectors = self.attribute(sectors).map(|kib| kib << 10);
@@ -522,8 +545,16 @@ mod tests {
         assert_eq!(limits.command_bytes_max("max_hw_sectors_kb"), None);
         std::fs::write(queue.join("max_hw_sectors_kb"), "1024\n").expect("a file");
         assert_eq!(limits.command_bytes_max("max_hw_sectors_kb"), Some(1024 << 10));
+        assert_eq!(limits.block_limits(), None, "it does not tell its segments");
         std::fs::write(queue.join("max_segments"), "127\n").expect("a file");
         assert_eq!(limits.command_bytes_max("max_hw_sectors_kb"), Some(126 * 4096));
+        for (name, value) in [("max_sectors_kb", "512\n"), ("max_segment_size", "65536\n")] {
+            std::fs::write(queue.join(name), value).expect("a file");
+        }
+        let told = limits.block_limits().map(|limits| {
+            (limits.request_bytes_max, limits.segments_max, limits.segment_bytes_max)
+        });
+        assert_eq!(told, Some((512 << 10, 127, 64 << 10)));
         std::fs::remove_dir_all(&queue).expect("removing it");
     }
 }

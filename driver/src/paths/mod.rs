@@ -16,6 +16,7 @@
 //! The kernel's paths need only the file's permissions. They serve as a comparison for the driver, and as the
 //! fallback if VFIO is not allowed.
 
+mod block;
 mod exclusive;
 mod extent;
 mod file;
@@ -28,6 +29,7 @@ mod uring;
 
 use std::time::Duration;
 
+pub use block::{BlockLimits, BlockRequests};
 pub use file::check_writeback;
 pub use null::NullQueue;
 pub use nvme::NvmeQueue;
@@ -409,6 +411,17 @@ impl Device {
         match &self.path {
             Path::Nvme(nvme) => buffer.is_in(nvme.domain()),
             _ => true,
+        }
+    }
+
+    /// Returns the limits by which the kernel cuts its requests, on a path where the pages of memory decide that: direct
+    /// I/O of a file or block device. `None` otherwise, and if the kernel does not tell.
+    pub fn block_limits(&self) -> Option<BlockLimits> {
+        match &self.path {
+            Path::Psync(file) => file.block_limits(),
+            Path::Uring(uring) => uring.file().block_limits(),
+            // What passes through is cut before, to what has as many segments as it has pages.
+            Path::Nvme(_) | Path::Null(_) | Path::Mmap(_) | Path::UringCmd(_) => None,
         }
     }
 

@@ -39,6 +39,17 @@ pub enum PageKind {
     Caller,
 }
 
+impl PageKind {
+    /// Returns how many bytes lie together in physical memory, as far as is known.
+    pub fn bytes(self) -> usize {
+        match self {
+            PageKind::Huge1G => GIANT,
+            PageKind::Huge2M | PageKind::Transparent => HUGE,
+            PageKind::Small | PageKind::Caller => SMALL,
+        }
+    }
+}
+
 /// Required backing of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
@@ -208,6 +219,28 @@ impl HostMemory {
         let mut memory = unsafe { Self::adopt(at, len, file, owner)? };
         memory.is_shared = true;
         Ok(memory)
+    }
+
+    /// Has the kernel gather adopted memory in pages of 2 MiB, as far as it is aligned to them, and all of it then has
+    /// pages: what was not used yet is allocated, and what was is moved, at some GB/s. Its bytes do not change. Returns
+    /// whether it now has such pages: not of memory that is pinned, that is shorter, or of a file that has none, and not
+    /// before Linux 6.1.
+    pub fn gather_pages(&mut self) -> bool {
+        let (at, page) = (self.at.as_ptr(), HUGE);
+        let skip = at.align_offset(page).min(self.len);
+        let len = (self.len - skip) / page * page;
+        if self.pages != PageKind::Caller || len == 0 {
+            return false;
+        }
+        let advise = |advice| {
+            // SAFETY: the range lies in memory that the owner keeps mapped. The advice moves pages and changes no byte.
+            unsafe { libc::madvise(at.wrapping_add(skip).cast(), len, advice) == 0 }
+        };
+        let is_gathered = advise(libc::MADV_HUGEPAGE) && advise(libc::MADV_COLLAPSE);
+        if is_gathered {
+            self.pages = PageKind::Transparent;
+        }
+        is_gathered
     }
 
     fn huge(len: usize, pages: PageKind, place: &dyn Fn(NonNull<u8>, usize)) -> Option<HostMemory> {
@@ -414,6 +447,39 @@ mod tests {
         for len in [0, usize::MAX, usize::MAX / 2] {
             assert!(HostMemory::allocate(len, Backing::Any, &|_, _| ()).is_err());
         }
+    }
+
+    #[test]
+    fn gathered_memory_has_the_bytes_that_it_had() {
+        const LEN: usize = 7 << 20;
+        let map = MmapRaw::from(MmapOptions::new().len(LEN).map_anon().expect("memory"));
+        let at = NonNull::new(map.as_mut_ptr()).expect("a mapping");
+        let byte = |index: usize| (index / 4096 % 251) as u8;
+        for index in (0..LEN).step_by(4096) {
+            // SAFETY: within the mapping, which no one else uses.
+            unsafe { at.add(index).write(byte(index)) };
+        }
+        // SAFETY: the mapping is the owner, and has no references.
+        let adopted = unsafe { HostMemory::adopt(at, LEN, None, Box::new(map)) };
+        let mut memory = adopted.expect("whole pages");
+        assert_eq!(memory.pages(), PageKind::Caller);
+        let is_gathered = memory.gather_pages();
+        let pages = if is_gathered { PageKind::Transparent } else { PageKind::Caller };
+        assert_eq!(memory.pages(), pages);
+        // SAFETY: as above.
+        let is_same = |index: usize| unsafe { at.add(index).read() } == byte(index);
+        assert!((0..LEN).step_by(4096).all(is_same));
+    }
+
+    #[test]
+    fn memory_shorter_than_a_huge_page_is_not_gathered() {
+        let map = MmapRaw::from(MmapOptions::new().len(8192).map_anon().expect("memory"));
+        let at = NonNull::new(map.as_mut_ptr()).expect("a mapping");
+        // SAFETY: the mapping is the owner, and has no references.
+        let adopted = unsafe { HostMemory::adopt(at, 8192, None, Box::new(map)) };
+        assert!(!adopted.expect("whole pages").gather_pages());
+        let own = HostMemory::allocate(4 << 20, Backing::Any, &|_, _| ());
+        assert!(!own.expect("memory").gather_pages(), "only what was adopted");
     }
 
     #[test]

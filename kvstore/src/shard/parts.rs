@@ -159,11 +159,28 @@ impl Pieces {
     }
 
     /// Returns whether each piece, of those in `bytes`, matches its checksum.
-    pub(super) fn are_intact(&self, bytes: &[u8], mut sums: impl Iterator<Item = u32>) -> bool {
+    pub(super) fn are_intact(&self, bytes: &[u8], sums: impl Iterator<Item = u32>) -> bool {
+        self.each_intact(bytes, sums, |_| ())
+    }
+
+    /// Like [`Pieces::are_intact`]; passes each piece that does, and what follows up to the next, to `then`, while the cache
+    /// has it.
+    pub(super) fn each_intact(
+        &self,
+        bytes: &[u8],
+        mut sums: impl Iterator<Item = u32>,
+        mut then: impl FnMut(Range<usize>),
+    ) -> bool {
         (0..self.count).all(|index| {
             let (offset, len) = self.run(index);
             let piece = &bytes[offset as usize..(offset + len) as usize];
-            sums.next() == Some(checksum::of(piece))
+            let is_intact = sums.next() == Some(checksum::of(piece));
+            if is_intact {
+                let is_last = index + 1 == self.count;
+                let end = if is_last { bytes.len() as u64 } else { offset + self.stride_bytes };
+                then(offset as usize..end as usize);
+            }
+            is_intact
         })
     }
 

@@ -5,6 +5,8 @@
 //! memory before anything else looks at it, and hands the [`Verdict`] to [`Shard::judge`], which counts a hit or a miss and
 //! drops an object whose bytes are not what was put. Each read gets one verdict, also if its answer is thrown away.
 
+use std::ops::Range;
+
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::paths::CommandQueue;
@@ -46,11 +48,12 @@ impl Unverified {
         (memory.into_any(), Verdict { reading, is_intact })
     }
 
-    /// Like [`Unverified::verify`], of `bytes` that nothing else can write to.
-    pub(crate) fn verify_bytes(self, bytes: &[u8]) -> Verdict {
+    /// Like [`Unverified::verify`], of `bytes` that nothing else can write to. Passes each run of them to `then` once it is
+    /// verified.
+    pub(crate) fn verify_bytes(self, bytes: &[u8], then: impl FnMut(Range<usize>)) -> Verdict {
         let Unverified { reading, tier } = self;
         let pieces = &reading.extract.pieces;
-        let is_intact = pieces.are_intact(bytes, reading.checksums.iter().copied());
+        let is_intact = pieces.each_intact(bytes, reading.checksums.iter().copied(), then);
         if let (Some(tier), true) = (tier, is_intact) {
             tier.fill(&reading, |into| into[..bytes.len()].copy_from_slice(bytes), false);
         }

@@ -6,6 +6,7 @@ use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
 use super::inbox::Inbox;
+use super::lent::Passage;
 use crate::shard::{Digest, Unverified, Verdict};
 
 /// What is left to do with an answer that holds bytes as they were read. The verdict goes to the shard, also if the answer
@@ -13,6 +14,8 @@ use crate::shard::{Digest, Unverified, Verdict};
 pub(super) struct Check {
     /// `None` once it was verified.
     unverified: Option<Unverified>,
+    /// Where the bytes are and where they go, of a read into the caller's memory.
+    passage: Option<Box<Passage>>,
     home: Home,
 }
 
@@ -39,24 +42,38 @@ impl Check {
         times: (Time, Time),
     ) -> Check {
         let home = Home { inbox: Arc::clone(inbox), shard, times };
-        Check { unverified: Some(unverified), home }
+        Check { unverified: Some(unverified), passage: None, home }
+    }
+
+    /// Lets the bytes pass on to the caller's memory as they are verified.
+    pub(super) fn through(mut self, passage: Passage) -> Check {
+        self.passage = Some(Box::new(passage));
+        self
     }
 
     /// Verifies what is in `memory`, which comes back. Returns whether it is what was put.
     pub(super) fn verify(mut self, memory: AnyBuffer) -> (AnyBuffer, bool) {
-        let (memory, verdict) = self.take().verify(memory);
+        let (unverified, passage) = (self.take(), self.passage.take());
+        let (memory, verdict) = match passage {
+            Some(passage) => passage.verify(unverified, memory),
+            None => unverified.verify(memory),
+        };
         (memory, self.home.tell(verdict))
     }
 
     /// Like [`Check::verify`], of `bytes` that nothing else can write to.
     pub(super) fn verify_bytes(mut self, bytes: &[u8]) -> bool {
-        let verdict = self.take().verify_bytes(bytes);
+        let verdict = self.take().verify_bytes(bytes, |_| ());
         self.home.tell(verdict)
     }
 
     /// Leaves verifying to the process that `memory` is shared with, by the digest.
     pub(super) fn hand_over(mut self, memory: AnyBuffer) -> (AnyBuffer, Digest) {
-        let (memory, digest, verdict) = self.take().hand_over(memory);
+        let (unverified, passage) = (self.take(), self.passage.take());
+        let (memory, digest, verdict) = match passage {
+            Some(passage) => passage.hand_over(unverified, memory),
+            None => unverified.hand_over(memory),
+        };
         self.home.tell(verdict);
         (memory, digest)
     }

@@ -13,7 +13,8 @@ use super::feed::Feed;
 use super::figures::Figures;
 use super::gather::Gather;
 use super::inbox::Inbox;
-use super::lent::{Origin, Reach};
+use super::lent::{Origin, Reach, Way};
+use super::manner::Manner;
 use super::open::OpenOptions;
 use super::payload::{Form, Identity, Payload};
 use super::pending::{Answer, Pending, Reply, Unfinished, pair, ready};
@@ -355,8 +356,7 @@ impl Core {
         device: Option<u8>,
     ) -> Result<Registered, (Payload<'a>, Option<Error>)> {
         let Some(way) = self.reach.way(&memory, bytes, device) else {
-            let source = Source::Registered(Origin::default());
-            return Ok(Registered { memory, bytes, source });
+            return Ok(self.lend_whole(memory, bytes, device));
         };
         if let Err(never) = self.pools.check(way.through as u64) {
             return Err((Payload::lent(memory, bytes), Some(never)));
@@ -372,6 +372,22 @@ impl Core {
         };
         let (memory, origin) = way.carry(memory, run, &self.pools.counts);
         Ok(Registered { memory, bytes, source: Source::Registered(origin) })
+    }
+
+    /// Takes registered memory that devices can use as it is, or that none knows. Copies it if that costs less and there
+    /// is room.
+    fn lend_whole(&self, memory: AnyBuffer, bytes: u64, device: Option<u8>) -> Registered {
+        let ticket = self.reach.begin_put(&memory, bytes, device);
+        let is_copied = ticket.as_ref().is_some_and(|ticket| ticket.manner == Manner::Copied);
+        let run = is_copied.then(|| self.pools.take(bytes as usize, device)).flatten();
+        let (memory, origin) = match run {
+            Some(run) => Way::copied(bytes, device).carry(memory, Some(run), &self.pools.counts),
+            None => {
+                self.pools.counts.count_in_place(bytes as usize);
+                (memory, Origin::default())
+            }
+        };
+        Registered { memory, bytes, source: Source::Registered(origin.with(ticket)) }
     }
 
     /// Keeps data that found no room until there is some.

@@ -72,7 +72,7 @@ impl Figures {
     ) {
         let kind = match (caller, result) {
             (_, Err(_)) => return add(&self.failures, 1),
-            (Caller::Fetch(_) | Caller::Bounced(_) | Caller::Get(_), Ok(outcome)) => {
+            (Caller::Fetch(_) | Caller::Bounced(_) | Caller::Get(..), Ok(outcome)) => {
                 usize::from(!matches!(outcome, Outcome::Hit { .. }))
             }
             (Caller::Put { .. }, Ok(_)) => 2,
@@ -129,7 +129,7 @@ mod tests {
     fn answers_count_by_their_kind_and_failures_apart() {
         let figures = Figures::default();
         let (reply, _pending) = pair(Duration::ZERO);
-        let get = Caller::Get(reply);
+        let get = Caller::Get(reply, std::sync::Arc::default());
         let (since, now) = (Time::from_ns(1000), Time::from_ns(6000));
         figures.answered((since, now), &get, &Ok(Outcome::Hit { bytes: 1 }));
         figures.answered((since, now), &get, &Ok(Outcome::Miss));

@@ -441,6 +441,12 @@ impl Store {
         )
     }
 
+    /// Returns the bytes that devices have read from callers' registered memory or written to it, in place: a counter
+    /// beside [`Stats::copied_bytes`].
+    pub fn in_place_bytes(&self) -> u64 {
+        self.core.pools.counts.in_place_bytes()
+    }
+
     /// Returns counters, latencies and occupancy in Prometheus' text format; `docs/kv.md` explains each metric.
     pub fn prometheus(&self) -> Pending<String> {
         let core = Arc::clone(&self.core);
@@ -587,7 +593,7 @@ impl Store {
         };
         let (reply, pending) = self.core.pair();
         let (into, waiter) = if self.core.reach.needs_no_copy(&into) {
-            (into, Caller::Get(reply))
+            (into, Caller::Get(reply, Arc::clone(self.core.reach.counts())))
         } else {
             let bounced = Bounced::new(reply, &self.core.reach, into);
             (AnyBuffer::None, Caller::Bounced(Box::new(bounced)))

@@ -3,7 +3,10 @@
 //! A device moves whole units of 4 KiB, to and from memory that it knows. Of memory that begins or ends elsewhere, or
 //! is registered for another device, only what is aligned goes along; the rest, or all, passes through a pool and is
 //! copied, which is counted. Memory that no device of the store knows is left to the shard, which refuses it.
+//!
+//! What a device can use as it is may still pass through a pool, where that costs less ([`super::manner`]).
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -13,6 +16,7 @@ use adit_driver::{Buffer, Device};
 
 use super::check::Check;
 use super::handle::Store;
+use super::manner::{Chooser, Manner, Ticket};
 use super::pending::{Reply, Unfinished};
 use super::pool::{Counts, Pool, PoolBuffer, Pools};
 use super::request::verified;
@@ -20,7 +24,7 @@ use super::value::Read;
 use crate::error::Result;
 use crate::model::object::Version;
 use crate::model::place::UNIT_BYTES;
-use crate::shard::{Failure, Found, GetItem, Outcome, Part};
+use crate::shard::{Digest, Failure, Found, GetItem, Outcome, Part, Unverified, Verdict};
 
 const UNIT: usize = UNIT_BYTES as usize;
 
@@ -56,12 +60,43 @@ impl Store {
 /// What the devices of a store can use, and how much was copied because they could not.
 pub(super) struct Reach {
     devices: Vec<Device>,
+    /// By device, for reads and for writes, if the pages of memory matter to it.
+    choosers: Vec<Option<[Arc<Chooser>; 2]>>,
     counts: Arc<Counts>,
 }
 
 impl Reach {
-    pub(super) fn new(devices: &[Device], counts: Arc<Counts>) -> Reach {
-        Reach { devices: devices.to_vec(), counts }
+    pub(super) fn new(devices: &[Device], pools: &Pools) -> Reach {
+        let choosers = devices.iter().zip(0..);
+        let choosers = choosers
+            .map(|(device, number)| Chooser::pair(device, pools.of_device(number).pages()))
+            .collect();
+        Reach { devices: devices.to_vec(), choosers, counts: Arc::clone(&pools.counts) }
+    }
+
+    /// Returns what is copied and what is not.
+    pub(super) fn counts(&self) -> &Arc<Counts> {
+        &self.counts
+    }
+
+    /// Begins a read of `bytes` that its device can do in place, if it is open to choice.
+    fn begin_read(&self, device: u8, into: &[Buffer], bytes: usize) -> Option<Ticket> {
+        let [chooser, _] = self.choosers[usize::from(device)].as_ref()?;
+        chooser.is_open(into, bytes as u64).then(|| chooser.begin(bytes as u64))
+    }
+
+    /// Begins a put that its device can do in place, if it is open to choice. One for any device counts for the first that
+    /// has a choice.
+    pub(super) fn begin_put(
+        &self,
+        memory: &AnyBuffer,
+        bytes: u64,
+        device: Option<u8>,
+    ) -> Option<Ticket> {
+        let any = || self.choosers.iter().flatten().next();
+        let of = |device| self.choosers[usize::from(device)].as_ref();
+        let [_, chooser] = device.map_or_else(any, of)?;
+        chooser.is_open(slice(memory), bytes).then(|| chooser.begin(bytes))
     }
 
     /// Returns whether a device can use the memory from its first byte on.
@@ -82,13 +117,16 @@ impl Reach {
         self.reaches(device, memory) && is_whole(memory)
     }
 
-    /// Returns whether each device can use all of the memory, or none knows it.
+    /// Returns whether each device can use all of the memory, which is not open to choice, or none knows it.
     pub(super) fn needs_no_copy(&self, memory: &AnyBuffer) -> bool {
         if memory.segment_count() == 0 {
             // An empty object is read into it by way of a pool.
             return false;
         }
-        (0..self.devices.len()).all(|device| self.uses(device, memory)) || !self.knows(memory)
+        let reads = self.choosers.iter().flatten().map(|[reads, _]| reads);
+        let is_open = |chooser: &Arc<Chooser>| chooser.is_open(slice(memory), bytes_of(memory));
+        let is_used = (0..self.devices.len()).all(|device| self.uses(device, memory));
+        (is_used && !{ reads }.any(is_open)) || !self.knows(memory)
     }
 
     /// Returns how the memory of a put of `bytes` goes to `device`, or to any; `None` if it goes as it is, or no device
@@ -129,6 +167,11 @@ pub(super) struct Way {
 }
 
 impl Way {
+    /// Returns the way of `bytes` that are copied though a device can use them as they are.
+    pub(super) fn copied(bytes: u64, device: Option<u8>) -> Way {
+        Way { head: 0, through: bytes as usize, device }
+    }
+
     /// Returns what goes to the device: a part of the memory, and a copy of the rest in `run`, if there is a rest.
     pub(super) fn carry(
         self,
@@ -139,13 +182,14 @@ impl Way {
         let has = run.as_ref().map_or(0, |run| run.len());
         assert_eq!(has, self.through, "there is room for what is copied");
         let (along, rest) = split(memory, self.head);
+        counts.count_in_place(self.head);
         let run = run.map(|mut run| {
             gather(&rest, &mut run);
             counts.count_copy(self.through);
             run.into_cleared_parts()
         });
         let (run, pool) = run.unzip();
-        (any(along.into_iter().chain(run).collect()), Origin { pool, rest })
+        (any(along.into_iter().chain(run).collect()), Origin { pool, rest, ticket: None })
     }
 }
 
@@ -156,12 +200,24 @@ pub(super) struct Origin {
     pool: Option<Arc<Pool>>,
     /// The caller's memory behind what went along.
     rest: Vec<Buffer>,
+    /// Of a put that was open to choice.
+    ticket: Option<Ticket>,
 }
 
 impl Origin {
     /// Returns the origin of memory that is all of a pool.
     pub(super) fn pooled(pool: Arc<Pool>) -> Origin {
-        Origin { pool: Some(pool), rest: Vec::new() }
+        Origin { pool: Some(pool), rest: Vec::new(), ticket: None }
+    }
+
+    /// Adds the ticket of a put that was open to choice.
+    pub(super) fn with(self, ticket: Option<Ticket>) -> Origin {
+        Origin { ticket, ..self }
+    }
+
+    /// Notes that a device has all of its bytes.
+    pub(super) fn done(&mut self) {
+        self.ticket.iter_mut().for_each(Ticket::done);
     }
 
     /// Returns the pool if all of the memory is its.
@@ -190,6 +246,8 @@ pub(super) struct Bounced {
     into: Vec<Buffer>,
     /// Bytes of the caller's memory that went along, and the pool of the run behind them, if there is one.
     taken: Option<(usize, Option<Arc<Pool>>)>,
+    /// Once it has begun, if it was open to choice.
+    ticket: Option<Ticket>,
     /// Memory that it waited for; the object may have changed since.
     granted: Option<PoolBuffer>,
     /// All of it passes through the store's memory, and is verified there.
@@ -199,7 +257,7 @@ pub(super) struct Bounced {
 impl Bounced {
     pub(super) fn new(reply: Reply<Read>, reach: &Arc<Reach>, into: AnyBuffer) -> Bounced {
         let (reach, into) = (Arc::clone(reach), list(into));
-        Bounced { reply, reach, into, taken: None, granted: None, is_checked: false }
+        Bounced { reply, reach, into, taken: None, ticket: None, granted: None, is_checked: false }
     }
 
     /// Has all of it pass through the store's memory, and be verified there.
@@ -241,9 +299,23 @@ impl Bounced {
             self.into.iter().all(|buffer| reaches(buffer) && buffer.len().is_multiple_of(UNIT));
         let is_empty = found.bytes == 0;
         if !is_empty && (is_direct || needs == 0 || needs > has) {
-            // The shard says what is wrong, if anything is.
-            self.taken = Some((has, None));
-            item.into = any(std::mem::take(&mut self.into));
+            if is_direct && needs <= has {
+                self.ticket = self.reach.begin_read(found.device, &self.into, needs);
+            }
+            let is_copied = self.ticket.as_ref().is_some_and(|one| one.manner == Manner::Copied);
+            let pool = pools.of_device(found.device);
+            match is_copied.then(|| pool.take(needs)).flatten() {
+                Some(taken) => {
+                    let (run, pool) = taken.into_parts();
+                    self.taken = Some((0, Some(pool)));
+                    item.into = AnyBuffer::One(run);
+                }
+                // The shard says what is wrong, if anything is.
+                None => {
+                    self.taken = Some((has, None));
+                    item.into = any(std::mem::take(&mut self.into));
+                }
+            }
             return Ok(None);
         }
         let head =
@@ -272,8 +344,8 @@ impl Bounced {
         self.reply.send(Err(Unfinished { memory: any(self.into), ..unfinished }));
     }
 
-    /// Copies what passed through the pool, and delivers `bytes` that were read and that `check` verifies: before, if that is
-    /// to be.
+    /// Delivers `bytes` that were read. Its caller verifies them by `check`, and copies what passed through the pool, unless
+    /// they are verified before that.
     pub(super) fn answer_unverified(
         self,
         bytes: u64,
@@ -288,14 +360,26 @@ impl Bounced {
             };
             return self.answer(Ok(outcome), memory, version);
         }
-        let (reply, memory) = self.restored(Some(bytes), memory);
-        reply.send_unverified(Read { bytes: Some(bytes), memory, version }, check, verified);
+        let Bounced { reply, reach, into, taken, mut ticket, .. } = self;
+        ticket.iter_mut().for_each(Ticket::done);
+        let mut parts = list(memory);
+        let (head, pool) = taken.expect("what was read had memory");
+        let run = pool.map(|pool| {
+            let run = parts.pop().expect("the run comes back behind the caller's memory");
+            PoolBuffer::of(run, bytes as usize - head, &pool)
+        });
+        let (in_place, counts) = (head.min(bytes as usize), Arc::clone(&reach.counts));
+        let passage = Passage { run, into, in_place, ticket, counts };
+        let read = Read { bytes: Some(bytes), memory: any(parts), version };
+        reply.send_unverified(read, check.through(passage), verified);
     }
 
     /// Returns the caller's memory, with `bytes` that were read if any.
     fn restored(mut self, bytes: Option<u64>, memory: AnyBuffer) -> (Reply<Read>, AnyBuffer) {
         let mut parts = list(memory);
-        if let Some((head, Some(pool))) = self.taken.take() {
+        self.ticket.iter_mut().filter(|_| bytes.is_some()).for_each(Ticket::done);
+        let (head, pool) = self.taken.take().unwrap_or_default();
+        if let Some(pool) = pool {
             let run = parts.pop().expect("the run comes back behind the caller's memory");
             if let Some(bytes) = bytes {
                 let through = bytes as usize - head;
@@ -304,6 +388,8 @@ impl Bounced {
             }
             drop(PoolBuffer::of(run, 0, &pool));
         }
+        let in_place = bytes.map_or(0, |bytes| head.min(bytes as usize));
+        self.reach.counts.count_in_place(in_place);
         (self.reply, any(joined(parts, self.into)))
     }
 
@@ -324,6 +410,69 @@ impl Bounced {
             Ok(_) => Ok(Read { bytes: None, memory, version: None }),
             Err(failure) => Err(Unfinished { memory, ..Unfinished::new(failure) }),
         });
+    }
+}
+
+/// What was read on its way to the caller's memory.
+pub(super) struct Passage {
+    /// What passed through the pool, behind what went to the caller's memory in place.
+    run: Option<PoolBuffer>,
+    /// The caller's memory for it.
+    into: Vec<Buffer>,
+    /// Bytes that went in place.
+    in_place: usize,
+    /// If it was open to choice.
+    ticket: Option<Ticket>,
+    counts: Arc<Counts>,
+}
+
+impl Passage {
+    /// Verifies what was read, of which `along` is what went in place, and copies the rest. Returns the caller's memory.
+    pub(super) fn verify(self, unverified: Unverified, along: AnyBuffer) -> (AnyBuffer, Verdict) {
+        let Passage { run, mut into, in_place, ticket, counts } = self;
+        let through = run.as_ref().map_or(0, |run| run.len());
+        let work = || match run {
+            None => unverified.verify(along),
+            Some(run) if along.segment_count() == 0 => {
+                let pass = |range: Range<usize>| copy_at(range.start, &run[range], &mut into);
+                let verdict = unverified.verify_bytes(&run, pass);
+                (AnyBuffer::None, verdict)
+            }
+            Some(run) => {
+                let (run, pool) = run.into_parts();
+                let (memory, verdict) = unverified.verify(any(joined(list(along), vec![run])));
+                let mut parts = list(memory);
+                let run = parts.pop().expect("the run comes back behind the caller's memory");
+                let run = PoolBuffer::of(run, through, &pool);
+                copy_at(0, &run, &mut into);
+                (any(parts), verdict)
+            }
+        };
+        let (along, verdict) = match &ticket {
+            Some(ticket) => ticket.spend(work),
+            None => work(),
+        };
+        counts.count_copy(through);
+        counts.count_in_place(in_place);
+        (any(joined(list(along), into)), verdict)
+    }
+
+    /// Copies what passed through the pool behind `along`, and leaves verifying to the process that shares the memory.
+    pub(super) fn hand_over(
+        self,
+        unverified: Unverified,
+        along: AnyBuffer,
+    ) -> (AnyBuffer, Digest, Verdict) {
+        let Passage { run, mut into, in_place, ticket, counts } = self;
+        let through = run.as_ref().map_or(0, |run| run.len());
+        let mut work = || run.iter().for_each(|run| copy_at(0, run, &mut into));
+        match &ticket {
+            Some(ticket) => ticket.spend(work),
+            None => work(),
+        }
+        counts.count_copy(through);
+        counts.count_in_place(in_place);
+        unverified.hand_over(any(joined(list(along), into)))
     }
 }
 
@@ -350,10 +499,19 @@ fn gather(from: &[Buffer], into: &mut [u8]) {
 }
 
 /// Copies `bytes` to the beginning of the caller's memory.
-fn copy(mut bytes: &[u8], into: &mut [Buffer]) {
+fn copy(bytes: &[u8], into: &mut [Buffer]) {
+    copy_at(0, bytes, into);
+}
+
+/// Copies `bytes` to the caller's memory from byte `at` on.
+fn copy_at(mut at: usize, mut bytes: &[u8], into: &mut [Buffer]) {
     for buffer in into {
-        let (now, later) = bytes.split_at(bytes.len().min(buffer.len()));
-        buffer.bytes_mut().write(0, now);
+        let room = buffer.len().saturating_sub(at);
+        let (now, later) = bytes.split_at(bytes.len().min(room));
+        if !now.is_empty() {
+            buffer.bytes_mut().write(at, now);
+        }
+        at = at.saturating_sub(buffer.len());
         bytes = later;
     }
     assert!(bytes.is_empty(), "what is read fits in the caller's memory");
@@ -370,6 +528,14 @@ pub(super) fn fill(bytes: &[u8], into: &mut AnyBuffer) {
 
 pub(super) fn bytes_of(memory: &AnyBuffer) -> u64 {
     (0..memory.segment_count()).map(|index| memory.segment(index).len).sum()
+}
+
+fn slice(memory: &AnyBuffer) -> &[Buffer] {
+    match memory {
+        AnyBuffer::None => &[],
+        AnyBuffer::One(buffer) => std::slice::from_ref(buffer),
+        AnyBuffer::Many(buffers) => buffers,
+    }
 }
 
 fn is_whole(memory: &AnyBuffer) -> bool {

@@ -41,6 +41,7 @@
 //! | `pool`, `line` | registered memory, reused, and who waits for it |
 //! | `hot`, `check` | reads from memory, and verifying what was read, on the caller's thread |
 //! | `lent` | memory of the caller's: registering it, and what of it a device cannot use |
+//! | `manner` | whether a transfer goes to the caller's memory in place or by copy |
 //! | `core`, `request`, `inbox` | the way to the threads |
 //! | `feed` | requests that threads look for themselves |
 //! | `threads`, `thread`, `exit` | the threads, the way back, and their end |
@@ -70,6 +71,7 @@ mod lease;
 mod lent;
 mod line;
 mod local;
+mod manner;
 mod moving;
 mod open;
 mod payload;

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
 use adit_driver::runtime::wake;
+use adit_driver::sys::PageKind;
 use adit_driver::{Buffer, Device};
 
 use super::line::{Line, Served};
@@ -26,6 +27,7 @@ use crate::shard::Stats;
 pub(super) struct Pool {
     /// The region's addresses.
     region: Range<u64>,
+    pages: PageKind,
     state: Mutex<State>,
     /// How often memory came back.
     returns: AtomicU64,
@@ -49,11 +51,16 @@ impl State {
 impl Pool {
     pub(super) fn new(region: Buffer) -> Pool {
         let at = region.iova().0;
-        let addresses = at..at + region.len() as u64;
+        let (addresses, pages) = (at..at + region.len() as u64, region.pages());
         let mut state = State::default();
         state.runs.give(region);
         let (returns, in_requests) = Default::default();
-        Pool { region: addresses, state: Mutex::new(state), returns, in_requests }
+        Pool { region: addresses, pages, state: Mutex::new(state), returns, in_requests }
+    }
+
+    /// Returns the kind of the region's pages.
+    pub(super) fn pages(&self) -> PageKind {
+        self.pages
     }
 
     /// Returns the pool's size in bytes, an upper bound for any buffer.
@@ -255,6 +262,8 @@ pub(super) struct Pools {
 pub(super) struct Counts {
     /// Bytes copied between callers' slices, the heap and registered memory.
     pub(super) copied_bytes: AtomicU64,
+    /// Bytes that devices read from callers' memory, or wrote to it.
+    in_place_bytes: AtomicU64,
     /// Requests that were given memory beyond the pools.
     pub(super) spills: AtomicU64,
     /// Bytes of that memory.
@@ -265,6 +274,16 @@ impl Counts {
     /// Counts copied bytes.
     pub(super) fn count_copy(&self, bytes: usize) {
         self.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Counts bytes that were not copied.
+    pub(super) fn count_in_place(&self, bytes: usize) {
+        self.in_place_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+    }
+
+    /// Returns the bytes that were not copied.
+    pub(super) fn in_place_bytes(&self) -> u64 {
+        self.in_place_bytes.load(Ordering::Relaxed)
     }
 
     /// Adds them to the counters of the shards.

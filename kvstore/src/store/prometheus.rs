@@ -29,6 +29,7 @@ pub(super) struct Sample {
     pub(super) mailboxes: Vec<(usize, usize)>,
     /// Bytes of each pool, and how many are lent.
     pub(super) pools: Vec<(usize, usize)>,
+    pub(super) in_place_bytes: u64,
     /// Each device by its name.
     pub(super) devices: Vec<(String, DeviceFigures)>,
     /// The tenants in the order of their names.
@@ -70,6 +71,7 @@ impl Sample {
         sample.tenants = merged(tenants);
         core.figures.iter().for_each(|figures| sample.add_thread(figures));
         core.pools.counts.add_to(&mut sample.stats);
+        sample.in_place_bytes = core.pools.counts.in_place_bytes();
         sample
     }
 
@@ -138,7 +140,7 @@ const METRICS: &[Metric] = &[
     }),
     counter(
         "adit_kv_copied_bytes_total",
-        "Bytes copied between slices and registered memory.",
+        "Bytes copied between callers' memory and the store's.",
         |s| s.copied_bytes,
     ),
     counter(
@@ -219,6 +221,8 @@ pub(super) fn text(sample: &Sample) -> String {
     }
     text.add_evictions(&sample.stats);
     text.add_requests(sample);
+    let help = "Bytes that devices read from callers' memory or wrote to it.";
+    text.one("adit_kv_in_place_bytes_total", Kind::Counter, help, sample.in_place_bytes);
     text.add_pools(&sample.pools);
     text.add_devices(&sample.devices);
     text.add_tenants(&sample.tenants);

@@ -17,7 +17,7 @@ use super::devices::DeviceShard;
 use super::feed::Feed;
 use super::lent::{Bounced, Origin, Way};
 use super::pending::{Answer, Reply, Unfinished};
-use super::pool::{Pool, PoolBuffer, Pools};
+use super::pool::{Counts, Pool, PoolBuffer, Pools};
 use super::value::{Put, Read, Value};
 use crate::error::{Error, Result};
 use crate::model::object::Version;
@@ -208,6 +208,13 @@ impl Source {
         }
     }
 
+    /// Notes that a device has all of its bytes.
+    fn done(&mut self) {
+        if let Source::Registered(origin) = self {
+            origin.done();
+        }
+    }
+
     /// Returns the caller's memory as it was given; memory of a pool goes back to the pool.
     pub(super) fn restore(self, memory: AnyBuffer) -> AnyBuffer {
         match self {
@@ -279,7 +286,8 @@ pub(super) enum Caller {
     },
     /// A read into the store's own memory.
     Fetch(Fetch),
-    Get(Reply<Read>),
+    /// A read into memory of the caller's that its device can use.
+    Get(Reply<Read>, Arc<Counts>),
     /// A read into memory of the caller's of which its device may not be able to use all.
     Bounced(Box<Bounced>),
     Fill {
@@ -303,7 +311,7 @@ impl Caller {
             Caller::Put { reply, .. } => reply.is_wanted(),
             Caller::Fetch(fetch) => fetch.reply.is_wanted(),
             Caller::Bounced(bounced) => bounced.is_wanted(),
-            Caller::Get(reply) => reply.is_wanted(),
+            Caller::Get(reply, _) => reply.is_wanted(),
             Caller::Fill { reply, .. } => reply.is_wanted(),
             Caller::Writer(caller) => caller.is_wanted(),
             Caller::Delete(reply) | Caller::Touch(reply) => reply.is_wanted(),
@@ -321,7 +329,8 @@ impl Caller {
         match self {
             Caller::Fetch(fetch) => fetch.answer_unverified((memory, version), check),
             Caller::Bounced(bounced) => bounced.answer_unverified(bytes, (memory, version), check),
-            Caller::Get(reply) => {
+            Caller::Get(reply, counts) => {
+                counts.count_in_place(bytes as usize);
                 reply.send_unverified(
                     Read { bytes: Some(bytes), memory, version },
                     check,
@@ -340,7 +349,10 @@ impl Caller {
         version: Option<Version>,
     ) {
         match self {
-            Caller::Put { reply, source } => {
+            Caller::Put { reply, mut source } => {
+                if matches!(result, Ok(Outcome::Stored)) {
+                    source.done();
+                }
                 let memory = source.restore(memory);
                 reply.send(match result {
                     Ok(outcome) => Ok(Put { outcome, memory, version }),
@@ -349,8 +361,11 @@ impl Caller {
             }
             Caller::Fetch(fetch) => fetch.answer(result, memory, version),
             Caller::Bounced(bounced) => bounced.answer(result, memory, version),
-            Caller::Get(reply) => reply.send(match result {
-                Ok(Outcome::Hit { bytes }) => Ok(Read { bytes: Some(bytes), memory, version }),
+            Caller::Get(reply, counts) => reply.send(match result {
+                Ok(Outcome::Hit { bytes }) => {
+                    counts.count_in_place(bytes as usize);
+                    Ok(Read { bytes: Some(bytes), memory, version })
+                }
                 Ok(_) => Ok(Read { bytes: None, memory, version: None }),
                 Err(failure) => Err(failed(failure, memory)),
             }),

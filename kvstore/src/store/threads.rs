@@ -205,7 +205,7 @@ impl Opening {
         // Time to begin, then for a command, its retries and the driver's handling of a hang.
         let patience = options.timeout + options.command_timeout * 4;
         let timeout = options.timeout;
-        let reach = Arc::new(Reach::new(devices.as_slice(), Arc::clone(&shared.counts)));
+        let reach = Arc::new(Reach::new(devices.as_slice(), &shared));
         let (recoveries, hot) = opened.into_iter().map(|one| (one.recovery, one.hot)).unzip();
         let core = Core {
             hot,

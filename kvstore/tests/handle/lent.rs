@@ -5,7 +5,7 @@ use std::io::IoSlice;
 use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::memory::{AnyBuffer, IoBuffer};
 use adit_driver::sys::{Backing, HostMemory};
-use adit_driver::{Buffer, Controller, ControllerOptions, Device};
+use adit_driver::{Buffer, Controller, ControllerOptions, Device, DeviceOptions};
 use adit_kvstore::shard::{Failure, Part};
 use adit_kvstore::store::{FormatStore, Payload, PutWith, RefuseReason};
 use adit_kvstore::{OpenOptions, Store};
@@ -17,6 +17,7 @@ use crate::rig::{Rig, data, key};
 on_each_path!(
     memory_of_the_callers_is_registered_and_used_without_a_copy,
     slots_of_any_length_are_written_and_read_and_their_neighbours_stay,
+    transfers_to_small_pages_are_right_in_place_and_by_copy,
     memory_that_begins_anywhere_is_written_and_read,
     ranges_and_several_buffers_need_not_be_whole_units,
     ragged_reads_of_more_than_the_pool_all_end,
@@ -103,6 +104,35 @@ fn slots_of_any_length_are_written_and_read_and_their_neighbours_stay(rig: &Rig)
     let refused = store.get_into(key(0), Part::All, short).wait().expect_err("too short");
     assert_eq!(refused.failure(), Some(&Failure::Memory { needs: 20_480, has: 5000 }));
     assert_eq!(one(refused.memory).len(), 5000);
+}
+
+fn transfers_to_small_pages_are_right_in_place_and_by_copy(rig: &Rig) {
+    let store = rig.format(1).open();
+    let mut slots = cut(engines(&store, 1 << 20), 128 << 10);
+    let objects: Vec<Vec<u8>> = (0..8).map(|number| data(number, 128 << 10)).collect();
+    let read_only = DeviceOptions { writes: false, ..DeviceOptions::default() };
+    let device = rig.target().map(|target| Device::open(&target, &read_only).expect("a file"));
+    let is_open = device.is_some_and(|device| device.block_limits().is_some());
+    // As many as it takes to try a copy of each, where there is a choice.
+    let rounds = if is_open { 256 } else { 8 };
+    for _ in 0..rounds {
+        slots.iter_mut().zip(&objects).for_each(|(slot, object)| slot.copy_from_slice(object));
+        let puts = slots.drain(..).zip(0..).map(|(slot, number)| (key(number), slot.into()));
+        let puts: Vec<(_, Payload<'_>)> = puts.collect();
+        let puts = store.put_many(puts, &PutWith::default());
+        let back = puts.into_iter().map(|put| one(put.wait().expect("put").memory));
+        let gets = back.zip(0..).map(|(mut slot, number)| {
+            slot.fill(0);
+            (key(number), Part::All, AnyBuffer::One(slot))
+        });
+        let gets = store.get_many_into(gets.collect::<Vec<_>>());
+        slots.extend(gets.into_iter().map(|get| one(get.wait().expect("got").memory)));
+        assert!(slots.iter().zip(&objects).all(|(slot, object)| slot[..] == object[..]));
+    }
+    let (in_place, copied) = (store.in_place_bytes(), copied(&store));
+    assert_eq!(in_place + copied, (rounds * 2) << 20, "each byte goes one way");
+    assert!(in_place >= 16 << 20);
+    assert_eq!(copied > 0, is_open, "the other way is tried");
 }
 
 fn memory_that_begins_anywhere_is_written_and_read(rig: &Rig) {

@@ -51,7 +51,7 @@ impl Rig {
         copy
     }
 
-    fn target(&self) -> Option<Target> {
+    pub(crate) fn target(&self) -> Option<Target> {
         match self {
             Rig::Soft(_) => None,
             Rig::File(path) => Some(format!("uring:{}", path.display()).parse().expect("a target")),

@@ -30,6 +30,8 @@ pub(super) const FILE: io_uring::types::Fixed = io_uring::types::Fixed(0);
 /// `IORING_ENTER_GETEVENTS`.
 const GETEVENTS: u32 = 1;
 const PIECE_BYTES_MAX: usize = 1 << 30;
+/// A huge page.
+const HUGE: usize = 2 << 20;
 /// Most slots of the kernel's table of memory.
 const SLOTS_MAX: u16 = 16_384;
 /// Slots for memory allocated later, if a piece may be long, and if it may not.
@@ -195,7 +197,8 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             let why = "memory that overlaps registered memory is not registered a second time";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
         }
-        let learned = cut(vec![all], self.piece_bytes).try_for_each(|piece| {
+        let pieces = if self.piece_bytes < HUGE { vec![all] } else { whole_pages(all) };
+        let learned = cut(pieces, self.piece_bytes).try_for_each(|piece| {
             let slot = late.take_slot().ok_or(io::ErrorKind::QuotaExceeded)?;
             let vector = [piece.vector()];
             // SAFETY: the region is alive. When it is gone its slot is named by no request any more: it is found
@@ -642,6 +645,17 @@ fn merged(pieces: Vec<Piece>) -> Vec<Piece> {
         }
     }
     merged
+}
+
+/// Splits memory before and behind what may be huge pages: the kernel uses them as such only if a piece has no others.
+fn whole_pages(all: Piece) -> Vec<Piece> {
+    let (first, last) = (all.start.next_multiple_of(HUGE), all.end & !(HUGE - 1));
+    if first >= last {
+        return vec![all];
+    }
+    let bounds = [all.start, first, last, all.end];
+    let pieces = bounds.windows(2).map(|bounds| Piece { start: bounds[0], end: bounds[1] });
+    pieces.filter(|piece| piece.start < piece.end).collect()
 }
 
 fn cut(pieces: Vec<Piece>, bytes: usize) -> impl Iterator<Item = Piece> {

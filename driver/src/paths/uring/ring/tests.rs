@@ -99,6 +99,19 @@ fn memory_of_which_the_kernel_takes_only_some_is_refused() {
 }
 
 #[test]
+fn pages_before_and_behind_huge_ones_are_pieces_of_their_own() {
+    let split = |start, end| {
+        let pieces = whole_pages(Piece { start, end });
+        pieces.iter().map(|piece| (piece.start, piece.end)).collect::<Vec<_>>()
+    };
+    let (first, last) = (HUGE, 5 * HUGE);
+    let all = [(first - 4096, first), (first, last), (last, last + 8192)];
+    assert_eq!(split(first - 4096, last + 8192), all);
+    assert_eq!(split(first, last), [(first, last)]);
+    assert_eq!(split(first + 4096, first + HUGE), [(first + 4096, first + HUGE)], "none");
+}
+
+#[test]
 fn a_long_piece_is_cut_into_what_can_be_registered() {
     let long = Piece { start: 4096, end: 4096 + 2 * PIECE_BYTES_MAX + 5 };
     let pieces: Vec<_> = cut(vec![long], PIECE_BYTES_MAX).collect();

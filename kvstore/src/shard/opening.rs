@@ -56,6 +56,9 @@ use crate::space::slab::Slabs;
 const LEASED_PARTS: u32 = 2;
 /// Maximum slices of one command: the limit of io_uring.
 const SLICES_MAX: u32 = 256;
+/// Most bytes of a command. What is longer ends as a whole where it could end in parts, of which one is summed while the
+/// device moves the next; and a command for the memory of several objects is none for registered memory.
+const COMMAND_BYTES_MAX: u64 = 2 << 20;
 /// Extra entries while loading, one per `SPARE_PART` objects plus `SPARE_MIN`, because a checkpoint contains objects
 /// that came and went while it was taken.
 const SPARE_PART: u32 = 8;
@@ -197,7 +200,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         Shard {
             home: usize::from(geometry.home(shard)),
             limits: plan::Limits {
-                command_bytes_max: command_bytes_max.unwrap_or(UNIT_BYTES),
+                command_bytes_max: command_bytes_max.unwrap_or(UNIT_BYTES).min(COMMAND_BYTES_MAX),
                 boundary_bytes,
                 slices_max: SLICES_MAX,
             },

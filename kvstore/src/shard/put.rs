@@ -32,6 +32,9 @@ use crate::model::place::{Place, UNIT_BYTES};
 /// Room for each object of a batch.
 pub(super) type Rooms = SmallVec<[Room; 1]>;
 
+/// Units of a list of puts that begin together: devices write them while the next are summed.
+const SHARE_UNITS: u64 = (4 << 20) / UNIT_BYTES;
+
 /// A put that passed its checks.
 #[derive(Debug)]
 pub(super) struct Putting<R> {
@@ -83,7 +86,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         requests: &mut Arriving<R, impl Iterator<Item = Hashed<R>>>,
     ) {
         let mut puts = SmallVec::<[Putting<R>; 1]>::new();
-        let (mut share, most) = (Share::default(), self.share_max());
+        let most = self.share_max();
+        let most = Share { units: most.units.min(SHARE_UNITS), ..most };
+        let mut share = Share::default();
         while let Some(Hashed { hash, request: Request { reply, action: Action::Put(item), .. } }) =
             requests.next.take_if(|next| matches!(next.request.action, Action::Put(_)))
         {
@@ -100,6 +105,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                     if !fits || (waits_alone && !puts.is_empty()) {
                         let change = Change::Put(std::mem::take(&mut puts));
                         self.enter(now, Stalled { deadline, change });
+                        self.send(now);
                     }
                     puts.push(Putting { reply, new, memory, after: options.after, devices });
                 }

@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from memory import huge
+from memory import KINDS, huge
 
 GIB = 1 << 30
 # Threads of the raw read: enough to keep a drive busy with blocks of these sizes.
@@ -64,14 +64,20 @@ class Contestant:
 
 class LMCacheContestant(Contestant):
     def __init__(
-        self, folder: Path, block_bytes: int, batch: int, config: dict[str, Any], keeps: bool
+        self,
+        folder: Path,
+        block_bytes: int,
+        batch: int,
+        config: dict[str, Any],
+        keeps: bool,
+        pages: str,
     ) -> None:
         from lmcache_engine import LMCache
 
         super().__init__(folder, block_bytes, batch)
         # Room for the batch; the content of a block is that of its place in the batch.
         self._keeps = keeps
-        self.engine = LMCache(config, block_bytes, batch)
+        self.engine = LMCache(config, block_bytes, batch, pages=pages)
         self.objects = self.engine.objects(batch)
         _fill([held.tensor.view(torch.uint8).numpy() for held in self.objects])
 
@@ -267,7 +273,7 @@ def _line(figures: dict[str, float]) -> str:
     return ", ".join(f"{what} {value:.2f}" for what, value in figures.items())
 
 
-def lmcache(folder: Path, total: int) -> tuple[dict[str, Contestant], int]:
+def lmcache(folder: Path, total: int, pages: str) -> tuple[dict[str, Contestant], int]:
     """LMCache: chunks of 4 MiB, in batches of 16."""
     from lmcache_engine import adit
 
@@ -277,7 +283,9 @@ def lmcache(folder: Path, total: int) -> tuple[dict[str, Contestant], int]:
     image = folder / "lmcache-adit" / "kv.img"
 
     def make(name: str, config: dict[str, Any], keeps: bool) -> Contestant:
-        return LMCacheContestant(folder / f"lmcache-{name}", size, batch, config, keeps)
+        return LMCacheContestant(
+            folder / f"lmcache-{name}", size, batch, config, keeps, pages
+        )
 
     def fs(name: str, **more: Any) -> Contestant:
         config = {"type": "fs", "base_path": str(folder / f"lmcache-{name}"), **more}
@@ -297,11 +305,11 @@ def lmcache(folder: Path, total: int) -> tuple[dict[str, Contestant], int]:
         device.parent.mkdir(parents=True)
         with device.open("wb") as file:
             os.posix_fallocate(file.fileno(), 0, 2 * total + (64 << 20))
-        found["raw block, io_uring"] = _raw_block(device, size, batch)
+        found["raw block, io_uring"] = _raw_block(device, size, batch, pages)
     return found, blocks
 
 
-def _raw_block(device: Path, size: int, batch: int) -> Contestant:
+def _raw_block(device: Path, size: int, batch: int, pages: str) -> Contestant:
     config = {
         "type": "raw_block",
         "device_path": str(device),
@@ -309,10 +317,10 @@ def _raw_block(device: Path, size: int, batch: int) -> Contestant:
         "meta_total_bytes": 16 << 20,
         "io_engine": "io_uring",
     }
-    return LMCacheContestant(device.parent, size, batch, config, keeps=True)
+    return LMCacheContestant(device.parent, size, batch, config, keeps=True, pages=pages)
 
 
-def vllm(folder: Path, total: int) -> tuple[dict[str, Contestant], int]:
+def vllm(folder: Path, total: int, pages: str) -> tuple[dict[str, Contestant], int]:
     """vLLM: blocks of 2 MiB, in jobs of 32."""
     from vllm_engine import adit
 
@@ -329,7 +337,7 @@ def vllm(folder: Path, total: int) -> tuple[dict[str, Contestant], int]:
     return found, total // size
 
 
-def sglang(folder: Path, total: int) -> tuple[dict[str, Contestant], int]:
+def sglang(folder: Path, total: int, pages: str) -> tuple[dict[str, Contestant], int]:
     """SGLang: pages of 256 KiB, in batches of 128, as its controller makes them."""
     from sglang_engine import adit
 
@@ -378,6 +386,8 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=256, help="data of a round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--engines", nargs="*", default=list(ENGINES), choices=ENGINES)
+    parser.add_argument("--pages", default="huge", choices=KINDS, help="of LMCache's memory")
+    parser.add_argument("--only", nargs="*", help="the storages to measure beside the store, by name")
     words = parser.parse_args()
     # Threads that wait for each other are slow where cores are shared, which is not the storage's doing.
     torch.set_num_threads(1)
@@ -385,7 +395,10 @@ def main() -> None:
     for engine in words.engines:
         folder = words.folder / f"compare-{os.getpid()}"
         try:
-            contestants, blocks = ENGINES[engine](folder, words.mib << 20)
+            contestants, blocks = ENGINES[engine](folder, words.mib << 20, words.pages)
+            for name in list(contestants):
+                if words.only is not None and name not in ("adit", *words.only):
+                    contestants.pop(name).close()
             raw_file = RawFile(folder / "raw.img", contestants["adit"].block_bytes, blocks)
             results[engine] = rounds(engine, contestants, raw_file, blocks, words.rounds)
             raw_file.close()

@@ -14,7 +14,7 @@ from lmcache.v1.distributed.l2_adapters import create_l2_adapter
 from lmcache.v1.distributed.l2_adapters.config import get_l2_adapter_config_class
 from lmcache.v1.memory_allocators.tensor_memory_allocator import TensorMemoryAllocator
 from lmcache.v1.memory_management import MemoryFormat, MemoryObj
-from memory import huge
+from memory import room
 
 ALIGN = 4096
 # Longer than any task takes on a slow disk.
@@ -52,13 +52,14 @@ class LMCache:
         model: str = "model",
         rank: int = 0,
         world: int = 1,
+        pages: str = "huge",
     ) -> None:
         kind = get_l2_adapter_config_class(config["type"])
         self.adapter = create_l2_adapter(kind.from_dict(config))
         self.block_bytes, self._model = block_bytes, model
         self._kv_rank = ObjectKey.ComputeKVRank(world, rank, world, rank)
         # LMCache has huge pages on a machine with a GPU.
-        memory = torch.from_numpy(huge(block_bytes * blocks))
+        memory = torch.from_numpy(room(block_bytes * blocks, pages))
         self._allocator = TensorMemoryAllocator(memory, ALIGN)
         self._shape = torch.Size([block_bytes // 2])
         self._free = [self._allocate() for _ in range(blocks)]

@@ -140,7 +140,10 @@ impl Inside {
         if open.iter().any(|region| region.overlaps(start, len)) {
             return Err(Unregistered::Overlap(view));
         }
-        let memory = view.into_memory().map_err(|why| Unregistered::Failed(why.into()))?;
+        let mut memory = view.into_memory().map_err(|why| Unregistered::Failed(why.into()))?;
+        if !memory.gather_pages() {
+            tracing::debug!("{len} bytes stay in the pages that they are in");
+        }
         let buffer = store.register(memory).map_err(Unregistered::Failed)?;
         let shared = Lending::new(start, buffer);
         let regions = open.into_iter().chain([&shared]).cloned().collect();

@@ -26,6 +26,8 @@ use crate::view::View;
 /// How long to wait for one answer of several before another is looked at. A connection's answers hold memory of its
 /// pool, for which others may wait.
 const LOOK: Duration = Duration::from_millis(1);
+/// Bytes that are read before their answers are looked at: verifying them takes longer than a wake-up.
+const STEP_BYTES: usize = 4 << 20;
 /// What a result costs beside its bytes, in bytes.
 pub(crate) const RESULT: usize = 256;
 
@@ -102,6 +104,8 @@ pub(crate) struct Job {
     /// Results that are there, of the first requests.
     filled: usize,
     deadline: Option<Deadline>,
+    /// Bytes of the buffers that it reads into.
+    reads: usize,
     /// Views to release.
     spent: Vec<View>,
     copied: Arc<AtomicU64>,
@@ -111,7 +115,17 @@ impl Job {
     /// Creates the job of so many requests, whose copied bytes are counted in `copied`.
     pub(crate) fn new(requests: usize, deadline: Option<Deadline>, copied: &Arc<AtomicU64>) -> Job {
         let (slots, spent) = (Vec::with_capacity(requests), Vec::new());
-        Job { slots, flying: 0, filled: 0, deadline, spent, copied: Arc::clone(copied) }
+        Job { slots, flying: 0, filled: 0, deadline, reads: 0, spent, copied: Arc::clone(copied) }
+    }
+
+    /// Notes the length of a buffer that it reads into.
+    pub(crate) fn reads(&mut self, bytes: usize) {
+        self.reads += bytes;
+    }
+
+    /// Returns how many of its answers are worth a look before all have come.
+    pub(crate) fn step(&self) -> usize {
+        STEP_BYTES.saturating_mul(self.len()).checked_div(self.reads).unwrap_or(usize::MAX).max(1)
     }
 
     /// Adds requests behind the others.

@@ -1,6 +1,7 @@
 //! Requests that end at an eventfd: nothing waits, and one thread or event loop can serve any number of them.
 //!
-//! Of a store's jobs the answers are counted, and taken when the job is drained. A connection's jobs are settled by its
+//! Of a store's jobs the answers are counted, and taken when the job is drained. Those of a job that reads much are taken in
+//! steps, so that what has come is verified while devices read the rest. A connection's jobs are settled by its
 //! [`Reaper`].
 
 use std::collections::{HashMap, VecDeque};
@@ -35,17 +36,20 @@ struct Countdown {
     come: AtomicUsize,
     /// With so many answers the job is ready.
     wanted: AtomicUsize,
+    /// Answers that are taken together, if all have not come.
+    step: usize,
 }
 
 impl Countdown {
-    fn new(number: u64, ready: &Arc<Ready>) -> Arc<Countdown> {
+    fn new(number: u64, ready: &Arc<Ready>, step: usize) -> Arc<Countdown> {
         let (come, wanted) = (AtomicUsize::new(0), AtomicUsize::new(usize::MAX));
-        Arc::new(Countdown { number, ready: Arc::clone(ready), come, wanted })
+        Arc::new(Countdown { number, ready: Arc::clone(ready), come, wanted, step })
     }
 
-    /// Makes the job ready after `more` answers beyond the first `come`; at once if they are there already.
-    fn expect(&self, come: usize, more: usize) {
-        let wanted = come + more;
+    /// Makes the job ready after a step beyond the first `come` answers, of which `left` more will come; at once if they
+    /// are there already.
+    fn expect(&self, come: usize, left: usize) {
+        let wanted = come + left.min(self.step);
         self.wanted.store(wanted, Ordering::SeqCst);
         if self.come.load(Ordering::SeqCst) >= wanted {
             self.ready.push(self.number);
@@ -138,7 +142,7 @@ impl State {
 
     /// Has the end of a store's job signalled.
     fn count(&self, number: u64, mut job: Job, token: Option<Py<PyAny>>) {
-        let countdown = Countdown::new(number, &self.ready);
+        let countdown = Countdown::new(number, &self.ready, job.step());
         let waker = Waker::from(Arc::clone(&countdown));
         // An answer may come while this looks for it. All that are flying afterwards have the waker, so their
         // answers are counted, and only theirs are.
@@ -170,11 +174,11 @@ impl State {
                 }
                 Held::Counted(mut job, countdown) => {
                     let come = countdown.come.load(Ordering::SeqCst);
-                    if job.poll(&Waker::from(Arc::clone(&countdown))) > 0 {
-                        // A waker was called early. From here on each call makes the job ready.
+                    let left = job.poll(&Waker::from(Arc::clone(&countdown)));
+                    if left > 0 {
                         let held = Held::Counted(job, Arc::clone(&countdown));
                         lock(&self.flying).insert(number, Flying { held, token });
-                        countdown.expect(come, 1);
+                        countdown.expect(come, left);
                         continue;
                     }
                     job
@@ -406,7 +410,8 @@ impl Queue {
         self.submit(py, token, |requests| requests.commit())
     }
 
-    /// Return what has ended, without waiting.
+    /// Return what has ended, without waiting. There may be none though the eventfd was readable: of a job that reads much,
+    /// what has come is verified by the next call, while devices read the rest.
     ///
     /// Parameters
     /// ----------

@@ -151,6 +151,7 @@ impl<W: Way> Requests for W {
         let (mut lent, mut plain) = (Vec::new(), Vec::new());
         let (mut loans, mut views) = (Vec::new(), Vec::new());
         for (position, (key, view)) in items.into_iter().enumerate() {
+            job.reads(view.len());
             match self.lend(&view) {
                 Some((run, loan)) => {
                     lent.push((key, Part::All, run));
@@ -179,6 +180,7 @@ impl<W: Way> Requests for W {
         let (mut lent, mut loans) = (Vec::new(), Vec::new());
         for (position, (key, view)) in items.into_iter().enumerate() {
             let run = self.lend(&view);
+            job.reads(view.len());
             job.keep(view);
             let Some((run, loan)) = run else {
                 let back = lent.into_iter().map(|(_, _, run): (Key, Part, W::Run)| run);

@@ -6,6 +6,7 @@
 //! 3. Large reads and large writes are not mixed: a drive that reads 29 GB/s and writes 12 GB/s alone does 12 GB/s of
 //!    both together. While reads wait or are in flight, at most [`Limits::write_bytes_max`] of writes are in flight,
 //!    or one write if that is larger.
+//!    At most [`Limits::read_bytes_max`] of reads are in flight, or one read.
 //! 4. Nothing starves. A write that has waited for [`Limits::write_wait_max`] goes before the next read, within that
 //!    budget; so does background work after [`Limits::background_wait_max`]. At most every other data request jumps
 //!    the queue like this, so reads continue too.
@@ -49,6 +50,9 @@ pub(crate) struct Limits {
     pub depth: u32,
     /// Maximum requests that wait.
     pub queued_max: u32,
+    /// Maximum bytes of reads in flight, or one read if that is longer: no drive is busier with more, and what has come is
+    /// verified while it reads the rest. Some end all that they have at one time.
+    pub read_bytes_max: u64,
     /// Maximum bytes of writes in flight while reads wait or are in flight.
     pub write_bytes_max: u64,
     /// How long a write waits behind reads.
@@ -64,6 +68,7 @@ impl Default for Limits {
         Limits {
             depth: 128,
             queued_max: 4096,
+            read_bytes_max: 8 << 20,
             write_bytes_max: 1 << 20,
             write_wait_max: Duration::from_millis(20),
             background_max: 2,
@@ -244,12 +249,20 @@ impl<T> Schedule<T> {
     fn in_turn(&self) -> Option<Class> {
         let waits = |class| self.waiting(class) > 0;
         if waits(Class::Read) {
-            return Some(Class::Read);
+            return self.read_fits().then_some(Class::Read);
         }
         if waits(Class::Write) {
             return self.write_fits().then_some(Class::Write);
         }
         (waits(Class::Background) && self.background_fits()).then_some(Class::Background)
+    }
+
+    /// Returns whether the first read may join what is in flight.
+    fn read_fits(&self) -> bool {
+        let Some(read) = self.lists.first(Class::Read) else { return false };
+        let flight = self.flight[Class::Read as usize];
+        let fits = flight.bytes.saturating_add(read.bytes) <= self.limits.read_bytes_max;
+        flight.requests == 0 || fits
     }
 
     /// Returns whether the first write may join what is in flight.

@@ -10,6 +10,7 @@ const MS: Duration = Duration::from_millis(1);
 const LIMITS: Limits = Limits {
     depth: 6,
     queued_max: 40,
+    read_bytes_max: 300,
     write_bytes_max: 100,
     write_wait_max: Duration::from_millis(10),
     background_max: 2,
@@ -54,6 +55,21 @@ fn data_leaves_two_places_to_metadata() {
     assert_eq!(names(&mut schedule, at(0)), [20, 21]);
     schedule.finished(Class::Read, 1);
     assert_eq!(names(&mut schedule, at(0)), [22], "before the reads that wait");
+}
+
+#[test]
+fn reads_beyond_the_budget_wait_and_a_longer_one_goes_alone() {
+    let mut schedule = Schedule::new(LIMITS);
+    for (name, bytes) in (0..).zip([200, 100, 50, 1000]) {
+        put(&mut schedule, at(0), Class::Read, bytes, name);
+    }
+    assert_eq!(names(&mut schedule, at(0)), [0, 1]);
+    schedule.finished(Class::Read, 100);
+    assert_eq!(names(&mut schedule, at(0)), [2]);
+    schedule.finished(Class::Read, 200);
+    assert!(names(&mut schedule, at(0)).is_empty(), "50 bytes are in flight");
+    schedule.finished(Class::Read, 50);
+    assert_eq!(names(&mut schedule, at(0)), [3]);
 }
 
 #[test]
@@ -130,6 +146,8 @@ fn what_was_not_started_cannot_finish() {
     schedule.finished(Class::Read, 5);
 }
 
+/// The model's requests are shorter.
+const BYTES_END: u64 = 150;
 const ALL: [Class; 4] = [Class::Read, Class::Write, Class::Metadata, Class::Background];
 
 #[derive(Clone, Debug)]
@@ -141,7 +159,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let index = || any::<prop::sample::Index>();
-    let push = (prop::sample::select(ALL.to_vec()), 1..150u64, prop_oneof![Just(0), 1..60u32]);
+    let push = (prop::sample::select(ALL.to_vec()), 1..BYTES_END, prop_oneof![Just(0), 1..60u32]);
     let step = prop_oneof![
         8 => push.prop_map(|(class, bytes, deadline_ms)| Step::Push { class, bytes, deadline_ms }),
         5 => index().prop_map(Step::Finish),
@@ -209,6 +227,7 @@ impl Model {
             assert_eq!(first, Some(start.payload), "the first of its class");
             let metadata = self.count(Class::Metadata);
             assert!(metadata == 0 || start.class == Class::Metadata, "never behind data");
+            self.check_reads(&start);
             self.check_writes(&start);
             self.waiting.remove(&start.payload);
             self.flying.push((start.class, start.bytes));
@@ -217,18 +236,33 @@ impl Model {
         assert!(self.flying.len() <= 6 && self.flying.len() - flying(Class::Metadata) <= 4);
         assert!(flying(Class::Background) <= 2);
         let room = self.flying.len() - flying(Class::Metadata) < 4 && self.flying.len() < 6;
+        let room = room && self.bytes(Class::Read) <= LIMITS.read_bytes_max - BYTES_END;
         assert!(!room || self.count(Class::Read) == 0, "no read waits while there is room");
+    }
+
+    /// Returns the bytes of a class that are in flight.
+    fn bytes(&self, class: Class) -> u64 {
+        let of_class = self.flying.iter().filter(|(other, _)| *other == class);
+        of_class.map(|(_, bytes)| bytes).sum()
     }
 
     fn count(&self, class: Class) -> usize {
         self.waiting.values().filter(|(other, _)| *other == class).count()
     }
 
+    /// Checks that reads in flight are within the budget.
+    fn check_reads(&self, start: &Start<u32>) {
+        let bytes = self.bytes(Class::Read);
+        if start.class == Class::Read {
+            assert!(bytes == 0 || bytes + start.bytes <= LIMITS.read_bytes_max);
+        }
+    }
+
     /// Checks that writes in flight are within the budget while there are reads.
     fn check_writes(&self, start: &Start<u32>) {
         let of = |class| self.flying.iter().filter(move |(other, _)| *other == class);
         let reads = self.count(Class::Read) + of(Class::Read).count();
-        let bytes: u64 = of(Class::Write).map(|(_, bytes)| bytes).sum();
+        let bytes = self.bytes(Class::Write);
         if start.class == Class::Write && reads > 0 {
             assert!(bytes == 0 || bytes + start.bytes <= LIMITS.write_bytes_max);
         }

@@ -87,7 +87,7 @@ fn commit(shard: &mut Shard<ShelfQueue>, start: Instant) {
 }
 
 /// Returns the lookups per second of CPU time, by prefixes of 64 keys in no order.
-fn lookups(shard: &Shard<ShelfQueue>, objects: u64) -> Result<f64> {
+fn lookups(shard: &mut Shard<ShelfQueue>, objects: u64) -> Result<f64> {
     const PREFIXES: u64 = 20_000;
     let prefix =
         |at: u64| (0..64).map(move |next| key((at * 7_919_777 + next * 104_729) % objects));
@@ -144,9 +144,9 @@ fn open_shelf(shelf: &Shelf, args: &Args) -> Result<()> {
     for _ in 0..args.rounds {
         let set = shelf.read_set()?;
         let options = ShardOptions::default;
-        let ((shard, recovery), cost) = measured(|| Ok(shelf.recover(&set, options())?))?;
+        let ((mut shard, recovery), cost) = measured(|| Ok(shelf.recover(&set, options())?))?;
         report("shelf", &recovery, &cost);
-        println!("  {:.2} M lookups/s", lookups(&shard, args.objects)? / 1e6);
+        println!("  {:.2} M lookups/s", lookups(&mut shard, args.objects)? / 1e6);
     }
     Ok(())
 }
@@ -213,7 +213,7 @@ fn main() -> Result<()> {
         args.objects as f64 / took / 1e6,
         stats.checkpoints,
         stats.memory_bytes as f64 / stats.objects as f64,
-        lookups(&shard, args.objects)? / 1e6,
+        lookups(&mut shard, args.objects)? / 1e6,
     );
     drop(shard);
     open_shelf(&shelf, &args)?;

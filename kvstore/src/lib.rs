@@ -64,7 +64,7 @@
 //! | `memory` | what the machine and control groups leave to this process, and how large a cache may be |
 //! | `model` | keys, objects, places, options, layouts of KV blocks, and the commands of a batch |
 //! | `space` | free runs, extents, slabs for KV blocks interleaved layer by layer, discards |
-//! | `catalog` | the objects in memory (at most 80 bytes each, with policy and age; 86 with S3-FIFO), their expiry, tenants and leases |
+//! | `catalog` | the objects in memory (at most 86 bytes each, with policy and age; 80 with LRU), their expiry, tenants and leases |
 //! | `policy` | eviction, admission and the write budget |
 //! | `io` | the order in which requests go to a device, and the queue pair they go through |
 //! | `media` | the format on the media: checksums, records, journal, checkpoints, recovery |

@@ -97,7 +97,6 @@ pub(crate) struct OpenArguments<'a> {
     pub(crate) command_timeout: f64,
     pub(crate) capacity_bytes: Option<u64>,
     pub(crate) capacity_objects: Option<u64>,
-    pub(crate) adaptive_admission: bool,
     pub(crate) write_bytes_per_day: Option<u64>,
     pub(crate) keep_outdated: bool,
 }
@@ -125,7 +124,6 @@ impl OpenArguments<'_> {
         options.command_timeout = seconds(py, "command_timeout", self.command_timeout)?;
         options.capacity_bytes = self.capacity_bytes;
         options.capacity_objects = self.capacity_objects;
-        options.adaptive_admission = self.adaptive_admission;
         options.write_bytes_per_day = self.write_bytes_per_day;
         options.keep_outdated = self.keep_outdated;
         Ok(options)
@@ -143,9 +141,10 @@ fn durability(py: Python<'_>, name: &str) -> PyResult<Durability> {
 
 fn policy(py: Python<'_>, name: &str) -> PyResult<PolicyKind> {
     match name {
+        "auto" => Ok(PolicyKind::Auto),
         "lru" => Ok(PolicyKind::Lru),
         "s3fifo" => Ok(PolicyKind::S3Fifo),
-        _ => Err(invalid(py, "policy", name, "use lru or s3fifo")),
+        _ => Err(invalid(py, "policy", name, "use auto, lru or s3fifo")),
     }
 }
 

@@ -34,7 +34,7 @@ use crate::waiting;
 ///     device, and means ``uring:``; text is always a whole target.
 /// durability : {"restart", "volatile", "durable"}
 ///     What an acknowledged put promises after a crash.
-/// policy : {"lru", "s3fifo"}
+/// policy : {"auto", "lru", "s3fifo"}
 ///     Which objects go first when the store is full.
 /// threads : int, optional; cores : list of int, optional
 ///     Number of threads, at most one for each shard; in its place, the cores to pin threads to.
@@ -49,8 +49,6 @@ use crate::waiting;
 ///     Seconds that a device may take for a command, after which it is aborted.
 /// capacity_bytes, capacity_objects : int, optional
 ///     Fewer than there is room for.
-/// adaptive_admission : bool
-///     Whether to store only objects that are asked for again, where that helps.
 /// write_bytes_per_day : int, optional
 ///     How much objects may write.
 /// keep_outdated : bool
@@ -84,8 +82,8 @@ pub(crate) struct Store {
 impl Store {
     #[new]
     #[pyo3(signature = (
-        target, *, durability="restart", policy="lru", threads=None, cores=None, pool_bytes=67_108_864, tier_bytes=0,
-        timeout=30.0, command_timeout=10.0, capacity_bytes=None, capacity_objects=None, adaptive_admission=false,
+        target, *, durability="restart", policy="auto", threads=None, cores=None, pool_bytes=67_108_864, tier_bytes=0,
+        timeout=30.0, command_timeout=10.0, capacity_bytes=None, capacity_objects=None,
         write_bytes_per_day=None, keep_outdated=false
     ))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
@@ -102,7 +100,6 @@ impl Store {
         command_timeout: f64,
         #[pyo3(from_py_with = numbers::capacity_bytes)] capacity_bytes: Option<u64>,
         #[pyo3(from_py_with = numbers::capacity_objects)] capacity_objects: Option<u64>,
-        adaptive_admission: bool,
         #[pyo3(from_py_with = numbers::write_bytes_per_day)] write_bytes_per_day: Option<u64>,
         keep_outdated: bool,
     ) -> PyResult<PyClassInitializer<Store>> {
@@ -117,7 +114,6 @@ impl Store {
             command_timeout,
             capacity_bytes,
             capacity_objects,
-            adaptive_admission,
             write_bytes_per_day,
             keep_outdated,
         };

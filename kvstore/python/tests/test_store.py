@@ -195,7 +195,7 @@ def test_the_lines_of_the_readme_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_options_take_effect(target: str) -> None:
-    options = {"policy": "s3fifo", "cores": [0], "adaptive_admission": True, "timeout": 20.0}
+    options = {"policy": "s3fifo", "cores": [0], "timeout": 20.0}
     limits = {"capacity_objects": 100, "write_bytes_per_day": 1 << 40, "command_timeout": 5.0}
     with adit.Store(target, **options, **limits) as store:  # type: ignore[arg-type]
         previous = None

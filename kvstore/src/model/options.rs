@@ -69,8 +69,11 @@ pub enum WhenReached {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum PolicyKind {
-    /// The least recently used.
+    /// What is worth least, as learnt from the load; knows sequences, and declines what is worth less than all that is
+    /// there.
     #[default]
+    Auto,
+    /// The least recently used.
     Lru,
     /// S3-FIFO: most objects pass only through a small queue; those that were hit move to a main queue.
     S3Fifo,
@@ -79,6 +82,7 @@ pub enum PolicyKind {
 impl fmt::Display for PolicyKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
+            PolicyKind::Auto => "auto",
             PolicyKind::Lru => "lru",
             PolicyKind::S3Fifo => "s3fifo",
         })
@@ -90,9 +94,10 @@ impl FromStr for PolicyKind {
 
     fn from_str(text: &str) -> Result<PolicyKind> {
         match text {
+            "auto" => Ok(PolicyKind::Auto),
             "lru" => Ok(PolicyKind::Lru),
             "s3fifo" => Ok(PolicyKind::S3Fifo),
-            _ => Err(Error::invalid("policy", text, "use 'lru' or 's3fifo'")),
+            _ => Err(Error::invalid("policy", text, "use 'auto', 'lru' or 's3fifo'")),
         }
     }
 }
@@ -149,7 +154,7 @@ mod tests {
         for durability in [Durability::Volatile, Durability::Restart, Durability::Durable] {
             assert_eq!(durability.to_string().parse::<Durability>().expect("a name"), durability);
         }
-        for policy in [PolicyKind::Lru, PolicyKind::S3Fifo] {
+        for policy in [PolicyKind::Auto, PolicyKind::Lru, PolicyKind::S3Fifo] {
             assert_eq!(policy.to_string().parse::<PolicyKind>().expect("a name"), policy);
         }
         assert!("fast".parse::<Durability>().is_err() && "mru".parse::<PolicyKind>().is_err());

@@ -1,7 +1,7 @@
 //! The order of eviction of a shard: its policy, and the age of each object whatever the policy.
 
 use super::age::Ages;
-use super::evict::Policy;
+use super::evict::{Newcomer, Policy};
 use crate::model::object::ObjectId;
 
 /// A policy with the ages of its objects. The calls are those of [`Policy`], with the same meaning.
@@ -32,6 +32,14 @@ impl Order {
     pub(crate) fn touched(&mut self, id: ObjectId) {
         self.ages.touch(id);
         self.policy.touched(id);
+    }
+
+    pub(crate) fn found(&mut self, ids: &[ObjectId]) {
+        self.policy.found(ids);
+    }
+
+    pub(crate) fn admits(&mut self, new: &Newcomer) -> bool {
+        self.policy.admits(new)
     }
 
     pub(crate) fn removed(&mut self, id: ObjectId) {

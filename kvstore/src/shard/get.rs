@@ -44,7 +44,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 }
                 choose(&mut requests.next, self.found(object), None);
             }
-            if let Some(Hashed { hash, request: Request { reply, action, .. } }) =
+            if let Some(Hashed { request: Request { reply, action, .. }, .. }) =
                 requests.next.take()
             {
                 let Action::Get(GetItem { part, into, .. }) = action else {
@@ -53,7 +53,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 let memory = Memory::of(into);
                 self.stats.gets += 1;
                 let reading = object.map(|(id, object)| {
-                    self.pin_part((id, &object), hash, &part, &memory, items.len() as u32)
+                    self.pin_part((id, &object), &part, &memory, items.len() as u32)
                 });
                 match reading {
                     Some(Ok(reading)) => {
@@ -101,7 +101,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     pub(super) fn pin_part(
         &mut self,
         (id, object): (ObjectId, &Object),
-        hash: u64,
         part: &Part,
         memory: &Memory,
         item: u32,
@@ -111,7 +110,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let sums = &self.index.checksums(id)[first..first + extract.pieces.count as usize];
         let checksums = Sums::from_slice(sums);
         self.spaces.pin(object.place);
-        self.note_read(id, hash, object.tenant);
+        self.note_read(id, object.tenant);
         let Object { tenant, place, version, .. } = *object;
         Ok(Reading { id, tenant, place, version, extract, checksums })
     }
@@ -140,13 +139,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Notes that an object is read: it is in use.
     #[inline(always)]
-    pub(super) fn note_read(&mut self, id: ObjectId, hash: u64, tenant: TenantId) {
+    pub(super) fn note_read(&mut self, id: ObjectId, tenant: TenantId) {
         self.policy.touched(id);
         self.own.used(id, tenant);
         self.tenants.counters(tenant).gets += 1;
-        if let Some(admission) = &mut self.admission {
-            admission.touched(hash);
-        }
     }
 
     /// Returns the object of a key, if it has not expired and its device works.

@@ -123,7 +123,6 @@ use crate::model::object::{Hold, LayoutId, Object, ObjectId, TenantId, Version};
 use crate::model::options::{Durability, PolicyKind, Watermarks};
 use crate::model::place::{Place, UNIT_BYTES};
 use crate::model::plan;
-use crate::policy::admission::Admission;
 use crate::policy::budget::Budget;
 use crate::policy::evict::{OwnOrder, Policy, PolicyMaker};
 use crate::policy::order::Order;
@@ -137,8 +136,6 @@ pub struct ShardOptions {
     pub policy: PolicyKind,
     /// A custom eviction policy, used instead of `policy`.
     pub custom_policy: Option<PolicyMaker>,
-    /// Whether to admit only objects that are requested again, where measurement shows that this helps.
-    pub adaptive_admission: bool,
     /// Maximum bytes of all objects, padding included; by default the shard's share of the devices.
     pub capacity_bytes: Option<u64>,
     /// Maximum number of objects; by default what the store was formatted for.
@@ -172,7 +169,6 @@ impl Default for ShardOptions {
             durability: Durability::default(),
             policy: PolicyKind::default(),
             custom_policy: None,
-            adaptive_admission: false,
             capacity_bytes: None,
             capacity_objects: None,
             watermarks: Watermarks::default(),
@@ -264,7 +260,6 @@ pub struct Shard<Q, R = u64> {
     shrinking: Shrinking,
     spaces: Spaces,
     leases: Leases,
-    admission: Option<Admission>,
     budget: Option<Budget>,
     /// Hot objects in memory.
     tier: Tier,
@@ -302,6 +297,8 @@ struct Scratch {
     whole: Vec<usize>,
     readings: Boxes<Reading>,
     news: Boxes<NewObject>,
+    /// What a lookup found.
+    prefix: Vec<ObjectId>,
 }
 
 impl<R> Shard<DeviceQueue<Load>, R> {
@@ -433,20 +430,24 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    /// Returns how many of `keys` exist before the first miss.
-    pub fn lookup_prefix(&self, now: Time, keys: &[Key]) -> usize {
-        let (mut found, mut prefix) = (Vec::new(), 0);
+    /// Returns how many of `keys` exist before the first miss. The policy learns that they are a sequence.
+    pub fn lookup_prefix(&mut self, now: Time, keys: &[Key]) -> usize {
+        let (mut found, mut prefix) = (Vec::new(), std::mem::take(&mut self.scratch.prefix));
+        prefix.clear();
         for group in keys.chunks(LOOKUP_GROUP) {
             found.clear();
             self.index.find_many(group, &mut found);
-            let is_live = |id: &Option<ObjectId>| id.is_some_and(|id| self.is_live(now, id));
-            let live = found.iter().take_while(|id| is_live(id)).count();
-            prefix += live;
-            if live < group.len() {
+            let live = |id: &Option<ObjectId>| id.filter(|id| self.is_live(now, *id));
+            let before = prefix.len();
+            prefix.extend(found.iter().map_while(live));
+            if prefix.len() - before < group.len() {
                 break;
             }
         }
-        prefix
+        self.policy.found(&prefix);
+        let count = prefix.len();
+        self.scratch.prefix = prefix;
+        count
     }
 
     /// Returns whether an object has not expired and its device works.
@@ -511,8 +512,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         until: Time,
     ) -> Result<(LeaseId, usize), Failure> {
         let find = |key: &Key| self.lookup(now, self.index.hash(key.as_bytes()), key);
-        let ids = keys.iter().map_while(find);
-        let objects: Vec<Object> = ids.map(|id| self.index.object(id)).collect();
+        let ids: Vec<ObjectId> = keys.iter().map_while(find).collect();
+        let objects: Vec<Object> = ids.iter().map(|id| self.index.object(*id)).collect();
+        self.policy.found(&ids);
         Ok((self.hold(&objects, until)?, objects.len()))
     }
 

@@ -44,7 +44,6 @@ use crate::model::options::Durability;
 use crate::model::options::Quota;
 use crate::model::place::{Place, UNIT_BYTES};
 use crate::model::plan;
-use crate::policy::admission::Admission;
 use crate::policy::age::Ages;
 use crate::policy::budget::Budget;
 use crate::policy::evict::OwnOrder;
@@ -216,7 +215,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             spaces,
             capacity,
             leases: Leases::new((objects_max / LEASED_PARTS).max(1) as usize),
-            admission: options.adaptive_admission.then(|| Admission::new(objects_max)),
             tier: Tier::default(),
             budget: options.write_bytes_per_day.map(|bytes| Budget::new(now, bytes)),
             log: Log::new(None, options.durability, Default::default(), now),

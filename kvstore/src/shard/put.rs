@@ -26,8 +26,9 @@ use crate::io::lane::Load;
 use crate::media::record::{Put, Record};
 use crate::model::key::Key;
 use crate::model::layout::Layout;
-use crate::model::object::{LayoutId, Object, Version};
+use crate::model::object::{LayoutId, Object, ObjectId, Version};
 use crate::model::place::{Place, UNIT_BYTES};
+use crate::policy::evict::Newcomer;
 
 /// Room for each object of a batch.
 pub(super) type Rooms = SmallVec<[Room; 1]>;
@@ -89,14 +90,25 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let most = self.share_max();
         let most = Share { units: most.units.min(SHARE_UNITS), ..most };
         let mut share = Share::default();
+        let mut before: Option<(u64, Option<ObjectId>)> = None;
         while let Some(Hashed { hash, request: Request { reply, action: Action::Put(item), .. } }) =
             requests.next.take_if(|next| matches!(next.request.action, Action::Put(_)))
         {
             self.stats.puts += 1;
             let PutItem { key, bytes, data, options } = item;
             let mut memory = Memory::of(data);
+            requests.advance();
             let waits_alone = self.log.is_strict() && options.condition != Condition::Always;
-            match self.check_put(now, (&key, hash), bytes, &options, Some(&memory)) {
+            let is_followed = matches!(&requests.next, Some(next) if next.request.action.is_put());
+            let named = options.after.as_ref().map(|key| self.named(key));
+            let sequence = Newcomer {
+                after: named.or(before),
+                is_in_sequence: named.is_some() || before.is_some() || is_followed,
+                is_last: before.is_some() && !is_followed,
+                ..Newcomer::alone(hash)
+            };
+            before = Some((hash, None));
+            match self.check_put(now, &key, bytes, &options, (Some(&memory), sequence)) {
                 Ok((object, devices)) => {
                     let expires_s = self.expires_s(now, &options);
                     let mut new = self.prepared((key, hash), object, expires_s, &mut memory);
@@ -111,7 +123,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 }
                 Err(refusal) => self.answer(reply, refusal, memory.into_any()),
             }
-            requests.advance();
         }
         if !puts.is_empty() {
             self.enter(now, Stalled { deadline, change: Change::Put(puts) });
@@ -131,11 +142,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     pub(super) fn check_put(
         &mut self,
         now: Time,
-        (key, hash): (&Key, u64),
+        key: &Key,
         bytes: u64,
         options: &PutOptions,
-        memory: Option<&Memory>,
+        (memory, sequence): (Option<&Memory>, Newcomer),
     ) -> Result<(Object, u64), Result<Outcome, Failure>> {
+        let hash = sequence.key_hash;
         let object = self.shape(bytes, options).map_err(Err)?;
         self.refuse_early(now, (key, hash), options.condition).map_err(Err)?;
         let needs = self.spaces.units_of(&object);
@@ -147,7 +159,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let devices =
             memory.map_or(Ok(u64::MAX), |memory| self.devices_for(memory, needs)).map_err(Err)?;
         self.charge((key, hash), (options.tenant, options.layout), needs).map_err(Err)?;
-        if let Some(decline) = self.declines(now, (key, hash), needs * UNIT_BYTES) {
+        if let Some(decline) = self.declines(now, key, needs, sequence) {
             self.uncharge((key, hash), &object);
             self.stats.declined += 1;
             return Err(Ok(Outcome::Declined(decline)));
@@ -189,15 +201,36 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 
     /// Returns why admission or the write budget rejects an object.
-    fn declines(&mut self, now: Time, (key, hash): (&Key, u64), bytes: u64) -> Option<Decline> {
-        if let Some(admission) = &mut self.admission {
-            let is_new = self.index.find_hashed(hash, key.as_bytes()).is_none();
-            if is_new && !admission.admit(hash) {
+    fn declines(
+        &mut self,
+        now: Time,
+        key: &Key,
+        units: u64,
+        sequence: Newcomer,
+    ) -> Option<Decline> {
+        // Replacing an object is never declined: its old contents would stay.
+        if self.index.find_hashed(sequence.key_hash, key.as_bytes()).is_none() {
+            let is_short = self.is_short_of(units);
+            if !self.policy.admits(&Newcomer { is_short, ..sequence }) {
                 return Some(Decline::Admission);
             }
         }
+        let bytes = units * UNIT_BYTES;
         let allowed = self.budget.as_mut().is_none_or(|budget| budget.allow(now, bytes));
         (!allowed).then_some(Decline::Budget)
+    }
+
+    /// Returns whether something goes for a new object of so many units, now or when the high watermark is reached.
+    fn is_short_of(&self, units: u64) -> bool {
+        let low_units = self.options.watermarks.low_units(self.spaces.capacity_units());
+        let live_units = self.spaces.used_units() - self.spaces.buried_units();
+        live_units + units > low_units || !self.capacity.fits(self.index.len(), 1, 0)
+    }
+
+    /// Returns the hash of a predecessor's key, and its object if there is one.
+    fn named(&self, key: &Key) -> (u64, Option<ObjectId>) {
+        let hash = self.index.hash(key.as_bytes());
+        (hash, self.index.find_hashed(hash, key.as_bytes()))
     }
 
     /// Computes the checksums and zeroes the memory behind the object's end.

@@ -68,6 +68,11 @@ impl Action {
         }
     }
 
+    /// Returns whether it stores an object whose data it has.
+    pub(super) fn is_put(&self) -> bool {
+        matches!(self, Action::Put(_))
+    }
+
     /// Takes out its memory.
     pub(crate) fn into_memory(self) -> AnyBuffer {
         match self {

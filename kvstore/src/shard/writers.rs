@@ -25,6 +25,7 @@ use crate::io::lane::Load;
 use crate::model::key::Key;
 use crate::model::object::{LayoutId, Object};
 use crate::model::place::UNIT_BYTES;
+use crate::policy::evict::Newcomer;
 
 /// An object being written in parts.
 #[derive(Debug)]
@@ -94,7 +95,9 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }) = requests.next.take_if(|next| matches!(next.request.action, Action::Reserve(_)))
         {
             let ReserveItem { key, bytes, options } = item;
-            match self.check_put(now, (&key, hash), bytes, &options, None) {
+            // It is written in parts by a caller that counts on it, so it is not declined.
+            let sequence = Newcomer::alone(hash);
+            match self.check_put(now, &key, bytes, &options, (None, sequence)) {
                 Ok((object, _)) => {
                     let expires_s = self.expires_s(now, &options);
                     if !share.add(self.spaces.units_of(&object), 0, &most) {

@@ -37,7 +37,7 @@ pub struct StoreConfig {
     pub targets: Vec<Target>,
     /// `volatile`, `restart` or `durable`.
     pub durability: Option<Durability>,
-    /// `lru` or `s3fifo`.
+    /// `auto`, `lru` or `s3fifo`.
     pub policy: Option<PolicyKind>,
     /// Maximum bytes of all objects.
     pub capacity_bytes: Option<u64>,
@@ -46,8 +46,6 @@ pub struct StoreConfig {
     /// When eviction begins and ends, in thousandths of the capacity.
     #[serde(deserialize_with = "watermarks")]
     pub watermarks: Option<Watermarks>,
-    /// Whether to admit only objects that are requested again, where that helps.
-    pub adaptive_admission: Option<bool>,
     /// Bytes per day that objects may write.
     pub write_bytes_per_day: Option<u64>,
     /// How many days the drives must endure.
@@ -156,7 +154,6 @@ impl StoreConfig {
         options.capacity_bytes = self.capacity_bytes;
         options.capacity_objects = self.capacity_objects;
         set(&mut options.watermarks, self.watermarks);
-        set(&mut options.adaptive_admission, self.adaptive_admission);
         options.write_bytes_per_day = self.write_bytes_per_day;
         options.lifetime =
             self.lifetime_days.map(|days| Duration::from_secs(days.saturating_mul(24 * 3600)));
@@ -263,17 +260,16 @@ mod tests {
         let config: StoreConfig = toml::from_str(
             "targets = ['null:', 'soft:mem=16M']\ndurability = 'durable'\npolicy = 's3fifo'\n\
              capacity_bytes = 1\ncapacity_objects = 2\nwatermarks = { high = 900, low = 800 }\n\
-             adaptive_admission = true\nwrite_bytes_per_day = 3\nlifetime_days = 4\nqueue_depth = 5\n\
+             write_bytes_per_day = 3\nlifetime_days = 4\nqueue_depth = 5\n\
              cores = [1, 0]\nmailbox_depth = 6\npool_bytes = 7\ntier_bytes = 16\nkeep_outdated = true\ntimeout_ms = 8\ncommand_timeout_ms = 9\n\
              seal_interval_ms = 10\nflush_interval_ms = 11\ndiscard_after_ms = 12\n\
              [format]\nshards = 2\nobjects_max = 13\nkey_bytes = 16\njournal_bytes = 14\nlabel = 'x'\nfile_bytes = 15\n",
         )
         .expect("a store");
         let options = config.open_options();
-        let told =
-            (options.durability, options.policy, options.watermarks, options.adaptive_admission);
+        let told = (options.durability, options.policy, options.watermarks);
         let watermarks = Watermarks { high: 900, low: 800 };
-        assert_eq!(told, (Durability::Durable, PolicyKind::S3Fifo, watermarks, true));
+        assert_eq!(told, (Durability::Durable, PolicyKind::S3Fifo, watermarks));
         let told = (options.capacity_bytes, options.capacity_objects, options.write_bytes_per_day);
         assert_eq!(told, (Some(1), Some(2), Some(3)));
         assert_eq!((options.queue_depth, options.mailbox_depth, options.pool_bytes), (5, 6, 7));
@@ -314,7 +310,7 @@ mod tests {
         for (text, line, remedy) in [
             ("targets = ['null:']\npool_size = 7", 2, "expected one of `targets`"),
             ("\n\ndurability = 'fast'", 3, "`volatile`, `restart`"),
-            ("policy = 'mru'", 1, "`lru`"),
+            ("policy = 'mru'", 1, "`auto`"),
             ("queue_depth = 0", 1, "use at least 1"),
             ("\ntimeout_ms = -3", 2, "invalid value: integer `-3`"),
             ("targets = ['usb:x']", 1, "usb"),

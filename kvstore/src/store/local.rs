@@ -367,9 +367,10 @@ impl Local {
         Some(ObjectInfo::of(shard, shard.info_of(now, id)))
     }
 
-    /// Returns how many of `keys` exist before the first miss.
-    pub fn lookup_prefix(&self, now: Time, keys: &[Key]) -> usize {
-        if let [only] = self.shards.as_slice() {
+    /// Returns how many of `keys` exist before the first miss. The policy counts a use of each, and learns that they are a
+    /// sequence.
+    pub fn lookup_prefix(&mut self, now: Time, keys: &[Key]) -> usize {
+        if let [only] = self.shards.as_mut_slice() {
             return only.lookup_prefix(now, keys);
         }
         let shares = route::deal(keys, self.set.shards(), |key| self.set.route(key));

@@ -30,7 +30,7 @@ pub struct OpenOptions {
     pub devices: Vec<Device>,
     /// What an acknowledgement promises. Default `restart`.
     pub durability: Durability,
-    /// The eviction policy. Default LRU.
+    /// The eviction policy. Default `auto`, which also declines new objects of a sequence that are unlikely to be used again.
     pub policy: PolicyKind,
     /// A custom eviction policy, used instead of `policy`. Default none.
     pub custom_policy: Option<PolicyMaker>,
@@ -40,9 +40,6 @@ pub struct OpenOptions {
     pub capacity_objects: Option<u64>,
     /// When eviction begins and ends.
     pub watermarks: Watermarks,
-    /// Whether to admit only objects that are requested again, where measurement shows that this helps. Default
-    /// false.
-    pub adaptive_admission: bool,
     /// Bytes per day that objects may write. Default no limit.
     pub write_bytes_per_day: Option<u64>,
     /// How long from now the drives must endure the objects' writes. Opening the store reads the drives' logs and
@@ -101,7 +98,6 @@ impl Default for OpenOptions {
             capacity_bytes: None,
             capacity_objects: None,
             watermarks: shard.watermarks,
-            adaptive_admission: shard.adaptive_admission,
             write_bytes_per_day: None,
             lifetime: None,
             queue_depth: 128,
@@ -182,7 +178,6 @@ impl OpenOptions {
             durability: self.durability,
             policy: self.policy,
             custom_policy: self.custom_policy.clone(),
-            adaptive_admission: self.adaptive_admission,
             capacity_bytes: self.capacity_bytes.map(of),
             capacity_objects: objects.transpose()?,
             watermarks: self.watermarks,

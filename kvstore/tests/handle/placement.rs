@@ -1,10 +1,9 @@
 //! What goes for an object that finds no run of free space: about as many bytes as were asked for.
 
-use adit_kvstore::Store;
-use adit_kvstore::Watermarks;
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::Stats;
 use adit_kvstore::store::{DefinedLayout, OpenOptions, PutWith};
+use adit_kvstore::{PolicyKind, Store, Watermarks};
 
 use crate::rig::{Rig, data, key};
 
@@ -18,7 +17,9 @@ fn open() -> (Rig, Store) {
     let rig = Rig::soft_of(64);
     rig.format(1);
     let watermarks = Watermarks { high: 1000, low: 1000 };
-    let store = Store::open(&OpenOptions { watermarks, ..rig.options() }).expect("a store");
+    // What was just put goes last.
+    let policy = PolicyKind::Lru;
+    let store = Store::open(&OpenOptions { watermarks, policy, ..rig.options() }).expect("a store");
     (rig, store)
 }
 

@@ -54,7 +54,7 @@ fn use_all(store: &Store, numbers: &[u64]) {
 }
 
 fn hot_objects_outlive_cold_ones(rig: &Rig) {
-    for policy in [PolicyKind::Lru, PolicyKind::S3Fifo] {
+    for policy in [PolicyKind::Auto, PolicyKind::Lru, PolicyKind::S3Fifo] {
         rig.format(2);
         let store = open(rig, policy);
         let end = put_until_evictions(&store, 0, 1);

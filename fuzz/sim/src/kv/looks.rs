@@ -72,7 +72,8 @@ impl StoreWorld {
     fn look_up_prefix(&mut self) {
         let (shard, keys) = self.some_keys();
         let begin = self.model.tick();
-        let count = self.shards[usize::from(shard)].lookup_prefix(self.now, &self.names(&keys));
+        let names = self.names(&keys);
+        let count = self.shards[usize::from(shard)].lookup_prefix(self.now, &names);
         self.note(&[21, count as u64], format_args!("{count} of {keys:?} are there"));
         if let Some(missing) = keys.get(count) {
             self.check_miss(*missing, begin, format_args!("lookup_prefix"));

@@ -333,7 +333,6 @@ impl StoreWorld {
             durability: self.durability,
             policy: shape.policy,
             custom_policy: None,
-            adaptive_admission: shape.adaptive_admission,
             capacity_bytes: shape.capacity_bytes,
             capacity_objects: None,
             watermarks: match self.canary {

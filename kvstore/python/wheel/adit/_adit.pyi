@@ -205,7 +205,7 @@ class Store(Calls):
         target: _Target | Sequence[_Target],
         *,
         durability: Literal["restart", "volatile", "durable"] = "restart",
-        policy: Literal["lru", "s3fifo"] = "lru",
+        policy: Literal["auto", "lru", "s3fifo"] = "auto",
         threads: int | None = None,
         cores: Iterable[int] | None = None,
         pool_bytes: int = 67_108_864,
@@ -214,7 +214,6 @@ class Store(Calls):
         command_timeout: float = 10.0,
         capacity_bytes: int | None = None,
         capacity_objects: int | None = None,
-        adaptive_admission: bool = False,
         write_bytes_per_day: int | None = None,
         keep_outdated: bool = False,
     ) -> Self: ...

@@ -150,8 +150,9 @@ class PromptCache:
         if not is_stored:
             return
         mark = _MARK.pack(nbytes, _digest(tokens))
-        keys = [key for _, key in marks]
-        self.store.put_many(keys, [mark] * len(keys), ttl=self._ttl)
+        # One by one: of many that are put together, the store may decline those that seem to be of no use.
+        for _, key in marks:
+            self.store.put(key, mark, ttl=self._ttl)
 
     def _candidates(self, tokens: np.ndarray[Any, Any]) -> Iterator[tuple[int, bytes, int]]:
         """Return known prompts, those with the longest marks first: the mark's tokens, and the state's key and bytes."""

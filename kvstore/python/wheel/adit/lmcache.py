@@ -209,8 +209,8 @@ class Connector:
         Returns
         -------
         list of tuple
-            The number of each, whether all of it succeeded, the first error, and the result for each key. Misses are
-            no errors.
+            The number of each, whether all of it succeeded, the first error, and the result for each key. Misses,
+            and blocks that the store declined, are no errors.
         """
         completions: list[tuple[int, bool, str, list[bool] | None]] = []
         with self._lock:
@@ -221,8 +221,6 @@ class Connector:
                     job.error = job.error or str(failure)
                 for order, position in enumerate(positions):
                     job.per_key[position] = self._is_good(what, results, lengths, order)
-                if what == "set" and not job.error and not all(results):
-                    job.error = "the store declined blocks, by its admission or write budget"
                 job.left -= 1
                 if job.left == 0:
                     del self._jobs[number]

@@ -341,11 +341,13 @@ class AditTier(SecondaryTierManager):
             self._end_store(job, False)
 
     def _end_store(self, job: _Job, success: bool) -> None:
+        there = set(job.there)
         for key in job.keys:
             self._storing[key] -= 1
             if not self._storing[key]:
                 del self._storing[key]
-            if success and self._verdicts.get(key) is False:
+            # The store may have declined some.
+            if (success or key in there) and self._verdicts.get(key) is False:
                 self._verdicts[key] = True
                 self._unknown.discard(key)
         if self._announced is not None:

@@ -89,6 +89,20 @@ impl Links {
         self.set(sentinel, Word::Back, node);
     }
 
+    /// Adds an object to the queue of another, behind it, with a mark of 0.
+    ///
+    /// # Panics
+    /// If it is in a queue, or the other is in none.
+    pub(super) fn push_behind(&mut self, other: ObjectId, id: ObjectId) {
+        assert!(!self.is_linked(id), "object {} is in a queue", id.0);
+        assert!(self.is_linked(other), "object {} is in no queue", other.0);
+        let (node, front) = (self.node(id), self.node(other));
+        let back = self.get(front, Word::Back);
+        self.nodes[node as usize] = [front, back];
+        self.set(back, Word::Front, node);
+        self.set(front, Word::Back, node);
+    }
+
     /// Adds objects, each with its age, to an empty queue: the oldest at the back; of one age, those that come first.
     /// Returns their number.
     ///

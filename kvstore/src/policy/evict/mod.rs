@@ -44,11 +44,13 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod auto;
 mod links;
 mod lru;
 mod own;
 mod s3fifo;
 
+pub use auto::Auto;
 pub use lru::Lru;
 pub(crate) use own::OwnOrder;
 pub use s3fifo::S3Fifo;
@@ -79,8 +81,18 @@ pub trait Policy: Send {
         objects.into_iter().for_each(|(id, _)| self.inserted(id, 0));
     }
 
-    /// An object was read, looked up or replaced.
+    /// An object was read or replaced, or a caller counts it as used.
     fn touched(&mut self, id: ObjectId);
+
+    /// A lookup found these objects: the beginning of a sequence, in its order. Those that are read next are reported by
+    /// [`Policy::touched`], too.
+    fn found(&mut self, _ids: &[ObjectId]) {}
+
+    /// Returns whether to store a new object. One that is declined is not written, and its put fails with
+    /// [`crate::shard::Decline::Admission`]. If it is stored, [`Policy::inserted`] reports it, perhaps after others.
+    fn admits(&mut self, _new: &Newcomer) -> bool {
+        true
+    }
 
     /// An object was deleted, expired or lost.
     fn removed(&mut self, id: ObjectId);
@@ -102,10 +114,33 @@ pub trait Policy: Send {
     fn memory_bytes(&self) -> usize;
 }
 
+/// A new object whose put begins.
+#[derive(Clone, Copy, Debug)]
+pub struct Newcomer {
+    /// The hash of its key, as in [`Policy::inserted`].
+    pub key_hash: u64,
+    /// Its predecessor in a sequence, if it has one: the hash of its key, and its object if there was one before.
+    pub after: Option<(u64, Option<ObjectId>)>,
+    /// Whether it came with others, or has a predecessor: it may be declined.
+    pub is_in_sequence: bool,
+    /// Whether it is the last of several that came together.
+    pub is_last: bool,
+    /// Whether something has to go for it.
+    pub is_short: bool,
+}
+
+impl Newcomer {
+    /// Returns an object without a sequence.
+    pub(crate) fn alone(key_hash: u64) -> Newcomer {
+        Newcomer { key_hash, after: None, is_in_sequence: false, is_last: false, is_short: false }
+    }
+}
+
 impl PolicyKind {
     /// Builds an empty policy of this kind for `objects_max` objects, at most 2^26 - 1.
     pub fn build(self, objects_max: u32) -> Box<dyn Policy> {
         match self {
+            PolicyKind::Auto => Box::new(Auto::new(objects_max)),
             PolicyKind::Lru => Box::new(Lru::new(objects_max)),
             PolicyKind::S3Fifo => Box::new(S3Fifo::new(objects_max)),
         }

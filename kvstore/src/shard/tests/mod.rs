@@ -49,7 +49,7 @@ use crate::media::survey::{self, DeviceFacts, Fault};
 use crate::model::key::Key;
 use crate::model::layout::{BlockShape, Dtype, Layout, Order};
 use crate::model::object::LayoutId;
-use crate::model::options::{Durability, Watermarks};
+use crate::model::options::{Durability, PolicyKind, Watermarks};
 use crate::model::place::UNIT_BYTES;
 
 /// Units of each device: the metadata of a small shard, and some more.
@@ -69,7 +69,8 @@ struct Rig {
 
 fn options(durability: Durability) -> ShardOptions {
     let watermarks = Watermarks { high: 1000, low: 1000 };
-    ShardOptions { durability, watermarks, ..ShardOptions::default() }
+    // Most tests say which object goes next.
+    ShardOptions { durability, watermarks, policy: PolicyKind::Lru, ..ShardOptions::default() }
 }
 
 /// Returns a format for 300 objects.

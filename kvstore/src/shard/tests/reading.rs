@@ -22,14 +22,14 @@ fn a_prefix_ends_at_the_first_miss_in_whichever_group_it_is() {
     let count = rig.capacity().min(124) as usize;
     assert!(count > 65);
     assert!((0..count as u64).all(|key| rig.put(key, 1) == STORED));
-    let prefix = |rig: &Rig, from: usize| rig.shard.lookup_prefix(rig.now, &keys[from..]);
-    assert_eq!((prefix(&rig, 0), prefix(&rig, 3)), (count, count - 3));
+    let prefix = |rig: &mut Rig, from: usize| rig.shard.lookup_prefix(rig.now, &keys[from..]);
+    assert_eq!((prefix(&mut rig, 0), prefix(&mut rig, 3)), (count, count - 3));
     assert_eq!(rig.shard.lookup_prefix(rig.now, &[]), 0);
     for missing in [100, 70, 63, 1, 0] {
         assert_eq!(rig.wait(Action::Delete(keys[missing].clone())), Ok(Outcome::Deleted));
-        assert_eq!(prefix(&rig, 0), missing);
+        assert_eq!(prefix(&mut rig, 0), missing);
     }
-    assert_eq!(prefix(&rig, 65), 5, "between two misses");
+    assert_eq!(prefix(&mut rig, 65), 5, "between two misses");
 }
 
 #[test]

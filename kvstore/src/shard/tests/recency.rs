@@ -83,7 +83,7 @@ fn close(rig: &mut Rig) {
 
 #[test]
 fn a_checkpoint_of_the_ages_lets_hot_objects_outlive_cold_ones_after_a_power_cut() {
-    for policy in [PolicyKind::Lru, PolicyKind::S3Fifo] {
+    for policy in [PolicyKind::Auto, PolicyKind::Lru, PolicyKind::S3Fifo] {
         let mut rig = rig(32, policy);
         let end = put_until_evicted(&mut rig, 0, 32, 1);
         let keys = there(&rig, end);

@@ -4,11 +4,11 @@ use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
 use super::device::{TestDevice, memory};
-use super::{Rig, SHAPE, STORED, UNITS, device_failed, form, format, get, item, options};
+use super::{Rig, SHAPE, STORED, UNITS, device_failed, form, format, item, options};
 use crate::model::key::Key;
 use crate::model::layout::{BlockShape, Layout, Order};
 use crate::model::object::{LayoutId, Object, TenantId};
-use crate::model::options::Durability;
+use crate::model::options::{Durability, PolicyKind};
 use crate::model::place::UNIT_BYTES;
 use crate::shard::{
     Action, Decline, Failure, Outcome, PutItem, PutOptions, ReserveItem, ShardOptions,
@@ -174,34 +174,46 @@ fn the_write_budget_counts_whole_units_and_a_declined_put_charges_nothing() {
 }
 
 #[test]
-fn admission_declines_new_keys_where_it_helps_and_never_the_replacement_of_an_object() {
+fn admission_declines_blocks_that_come_once_with_what_follows_them_and_nothing_put_alone() {
     let devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
     format(&devices, &form(64));
-    let adaptive = ShardOptions { adaptive_admission: true, ..options(Durability::Volatile) };
-    let mut rig = Rig::open(devices, adaptive);
-    // Some keys come again and again, and twice as many come once.
-    let (hot, mut new) = (200, 1000);
-    let mut declined = 0;
-    for round in 0..200 {
-        for key in 0..hot {
-            if rig.wait(get(key, 1)) == Ok(Outcome::Miss) {
-                rig.put(key, 1).expect("a healthy device");
-            }
-            for _ in 0..2 {
-                new += 1;
-                declined += u32::from(rig.put(new, 1) != STORED);
-            }
+    let auto = ShardOptions { policy: PolicyKind::Auto, ..options(Durability::Volatile) };
+    let mut rig = Rig::open(devices, auto);
+    let together = |rig: &mut Rig, first: u64| -> Vec<Result<Outcome, Failure>> {
+        let tag = rig.submit_puts((first..first + 8).map(|key| item(key, 1)));
+        rig.turn(40);
+        rig.taken(tag)
+    };
+    let declined = Ok(Outcome::Declined(Decline::Admission));
+    let (mut new, mut last) = (10_000, Vec::new());
+    for round in 0..1500u64 {
+        // Some sequences come again and again, and twice as many once.
+        let hot = round % 50 * 8;
+        let keys: Vec<Key> = (hot..hot + 8).map(Key::from).collect();
+        let found = rig.shard.lookup_prefix(rig.now, &keys);
+        if found < 8 {
+            together(&mut rig, hot);
         }
-        if round > 4 && declined > 0 {
+        for _ in 0..2 {
+            new += 8;
+            last = together(&mut rig, new);
+        }
+        if round > 100 && last == vec![declined.clone(); 8] {
             break;
         }
     }
-    assert_eq!(rig.put(new + 1, 1), Ok(Outcome::Declined(Decline::Admission)));
-    assert_eq!(rig.put(new + 1, 1), STORED, "it was asked for before");
-    let known = (0..hot).find(|key| rig.shard.exists(rig.now, &(*key).into())).expect("hot keys");
-    assert_eq!(rig.put(known, 1), STORED);
-    let deadline = Time::NEVER;
-    let again = rig.submit(deadline, Action::Put(item(known, 1)));
-    rig.turn(5);
-    assert_eq!(rig.taken(again), [STORED]);
+    assert_eq!(last, vec![declined.clone(); 8], "all of it is declined");
+    assert_eq!(rig.put(new + 1000, 1), STORED, "it is put alone");
+    let whole = (0..50).map(|sequence| sequence * 8).find(|first| {
+        let keys: Vec<Key> = (*first..*first + 8).map(Key::from).collect();
+        rig.shard.lookup_prefix(rig.now, &keys) == 8
+    });
+    let whole = whole.expect("a sequence that comes again is there");
+    assert_eq!(together(&mut rig, whole), vec![STORED; 8], "they are replaced");
+    assert!(rig.shard.stats().declined >= 8);
+    let before = rig.shard.stats().bytes_written;
+    new += 8;
+    let stored = together(&mut rig, new).iter().filter(|result| **result == STORED).count() as u64;
+    let written = rig.shard.stats().bytes_written - before;
+    assert_eq!(written, stored * UNIT_BYTES, "what is declined is not written");
 }

@@ -131,7 +131,7 @@ fn a_device_that_fails_is_told_as_removals_that_were_missed() {
 /// A use that reads nothing: the object outlives others, its expiry is as it was, and no byte moves.
 #[test]
 fn what_is_refreshed_outlives_others_and_expires_as_before() {
-    for policy in [PolicyKind::Lru, PolicyKind::S3Fifo] {
+    for policy in [PolicyKind::Auto, PolicyKind::Lru, PolicyKind::S3Fifo] {
         let mut rig = Rig::new(1, 64, few(policy));
         let with = PutOptions { ttl_s: Some(1000), ..PutOptions::default() };
         let data = adit_driver::memory::AnyBuffer::One(memory(UNIT_BYTES as usize));

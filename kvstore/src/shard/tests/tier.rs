@@ -9,7 +9,7 @@ use super::device::memory;
 use super::slabs::block;
 use super::{Rig, SHAPE, STORED, get, item, layout, options};
 use crate::model::key::Key;
-use crate::model::options::Durability;
+use crate::model::options::{Durability, PolicyKind};
 use crate::model::place::UNIT_BYTES;
 use crate::shard::parts::Memory;
 use crate::shard::{
@@ -212,7 +212,7 @@ fn offer(rig: &mut Rig, key: u64, bytes: &[u8]) {
     let mut read = memory(bytes.len());
     read.copy_from_slice(bytes);
     let read = Memory::of(AnyBuffer::One(read));
-    let reading = rig.shard.pin_part((id, &object), hash, &Part::All, &read, 0);
+    let reading = rig.shard.pin_part((id, &object), &Part::All, &read, 0);
     let reading = reading.expect("memory for it");
     if let Some(tier) = rig.shard.offer_to_tier(&reading) {
         tier.fill(&reading, |into| read.copy_to(into), true);
@@ -341,15 +341,19 @@ fn a_reader_on_another_thread_finds_what_the_shard_would_find() {
 
 #[test]
 fn a_use_by_another_thread_counts_before_the_next_put_evicts() {
-    let mut rig = rig(32);
-    let count = rig.capacity();
-    assert!((0..count).all(|key| rig.put(key, 1) == STORED));
-    assert!(all(&mut rig, 0, 1).is_some() && (1..count).all(|key| rig.get(key, 1).is_ok()));
-    // The oldest now, but for this use, which no turn has noted.
-    assert!(is_hot(&rig, 0, 0));
-    assert_eq!(rig.put(count, 1), STORED);
-    assert!(stats(&rig).evictions.objects() > 0, "room was made");
-    assert!(rig.shard.exists(rig.now, &0u64.into()), "it was in use");
+    for policy in [PolicyKind::Auto, PolicyKind::Lru, PolicyKind::S3Fifo] {
+        let options = ShardOptions { policy, ..options(Durability::Restart) };
+        let mut rig = Rig::new(1, 64, options);
+        rig.shard.lend_to_tier([memory(32 * UNIT)]);
+        let count = rig.capacity();
+        assert!((0..count).all(|key| rig.put(key, 1) == STORED));
+        assert!(all(&mut rig, 0, 1).is_some() && (1..count).all(|key| rig.get(key, 1).is_ok()));
+        // The oldest now, but for this use, which no turn has noted.
+        assert!(is_hot(&rig, 0, 0));
+        assert_eq!(rig.put(count, 1), STORED);
+        assert!(stats(&rig).evictions.objects() > 0, "room was made");
+        assert!(rig.shard.exists(rig.now, &0u64.into()), "it was in use, {policy}");
+    }
 }
 
 #[test]

@@ -85,15 +85,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     ) -> bool {
         let Some(resident) = self.in_memory(id, object) else { return false };
         let is_shared = choose(&mut requests.next, self.found(object), Some(&resident));
-        if let Some(Hashed { hash, request: Request { reply, action, .. } }) = requests.next.take()
-        {
+        if let Some(Hashed { request: Request { reply, action, .. }, .. }) = requests.next.take() {
             let Action::Get(GetItem { part, into, .. }) = action else {
                 unreachable!("a get stays one: {action:?}");
             };
             self.stats.gets += 1;
             let mut memory = Memory::of(into);
             let copies = if is_shared { None } else { Some(&resident[..]) };
-            let read = self.read_from_memory((id, hash), object, &part, (&mut memory, copies));
+            let read = self.read_from_memory(id, object, &part, (&mut memory, copies));
             let version = read.is_ok().then_some(object.version);
             let (result, memory) = (read.map(|bytes| Outcome::Hit { bytes }), memory.into_any());
             self.answers.push_back(Done { reply, result, memory, version, unverified: None });
@@ -111,7 +110,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// many bytes the part has.
     fn read_from_memory(
         &mut self,
-        (id, hash): (ObjectId, u64),
+        id: ObjectId,
         object: &Object,
         part: &Part,
         (memory, copies): (&mut Memory, Option<&[u8]>),
@@ -128,7 +127,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             let start = u64::from(first_checksum) * pieces.stride_bytes;
             memory.fill(&copies[start as usize..(start + padded_bytes) as usize]);
         }
-        self.note_read(id, hash, object.tenant);
+        self.note_read(id, object.tenant);
         self.stats.hits += 1;
         self.stats.bytes_read += bytes;
         self.tenants.counters(object.tenant).hits += 1;
@@ -176,9 +175,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             if !entry.is_gone() {
                 self.policy.touched(id);
                 self.own.used(id, tenant);
-                if let Some(admission) = &mut self.admission {
-                    admission.touched(entry.hash());
-                }
             }
         }
     }

@@ -134,8 +134,9 @@ pub(super) fn replay<B: Bed>(
         let keys: Vec<_> = ids.iter().map(|id| objects::key(*id)).collect();
         let begun = engine.bed().now();
         let hits = engine.bed().lookup_prefix(begun, &keys);
-        all(engine, depth, Kind::Get, &ids[..hits]);
-        all(engine, depth, Kind::Put, &ids[hits..]);
+        let before = hits.checked_sub(1).map(|last| ids[last]);
+        all(engine, depth, Kind::Get, &ids[..hits], None);
+        all(engine, depth, Kind::Put, &ids[hits..], before);
         let took = engine.bed().now().since(begun);
         if let (Some(replayed), false) = (&mut engine.counted().replayed, ids.is_empty()) {
             replayed.requests += 1;
@@ -146,16 +147,28 @@ pub(super) fn replay<B: Bed>(
     }
 }
 
-/// Applies one operation to all of `objects` in order, `depth` at a time, and waits for the last.
-fn all<B: Bed>(engine: &mut Engine<'_, B>, depth: usize, kind: Kind, objects: &[u64]) {
-    for &object in objects {
-        while engine.in_flight() >= depth || (kind == Kind::Put && !engine.may_put(object)) {
-            engine.turn();
-        }
+/// Applies one operation to all of `objects`, a sequence behind `before`, in order, and waits for the last. They begin
+/// together, as an engine's do, but at most `depth` are in flight.
+fn all<B: Bed>(
+    engine: &mut Engine<'_, B>,
+    depth: usize,
+    kind: Kind,
+    objects: &[u64],
+    mut before: Option<u64>,
+) {
+    let mut rest = objects;
+    while let Some(last) = rest.len().checked_sub(1) {
+        // An object is not put twice at the same time.
+        let is_new = |at: &usize| kind != Kind::Put || !rest[..*at].contains(&rest[*at]);
+        let count = (0..=last).take(depth).take_while(is_new).count();
+        let (together, left) = rest.split_at(count);
+        engine.drain();
         if engine.has_failed() {
             break;
         }
-        engine.begin(kind, [object].into_iter());
+        engine.begin_after(kind, together.iter().copied(), before);
+        before = together.last().copied();
+        rest = left;
     }
     engine.drain();
 }

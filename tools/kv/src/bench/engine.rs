@@ -6,7 +6,7 @@
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Time};
 use adit_kvstore::shard::{Action, Done, GetItem, Outcome, Part, PutItem, PutOptions, Request};
-use adit_kvstore::units;
+use adit_kvstore::{Key, units};
 
 use super::bed::Bed;
 use super::contents::Contents;
@@ -156,6 +156,19 @@ impl<'a, B: Bed> Engine<'a, B> {
     /// # Panics
     /// If there is not enough memory for them.
     pub(super) fn begin(&mut self, kind: Kind, objects: impl Iterator<Item = u64>) {
+        self.begin_after(kind, objects, None);
+    }
+
+    /// Submits one request for all of these objects, which are a sequence behind another object.
+    ///
+    /// # Panics
+    /// If there is not enough memory for them.
+    pub(super) fn begin_after(
+        &mut self,
+        kind: Kind,
+        objects: impl Iterator<Item = u64>,
+        before: Option<u64>,
+    ) {
         let now = self.bed.now();
         let tag = self.unused.pop().unwrap_or_else(|| {
             self.batches.push(Batch::default());
@@ -167,7 +180,10 @@ impl<'a, B: Bed> Engine<'a, B> {
         self.requests.clear();
         for (item, flight) in (0u64..).zip(&flights) {
             let action = match kind {
-                Kind::Put => Action::Put(self.put_item(flight.object)),
+                Kind::Put => {
+                    let after = before.filter(|_| item == 0).map(objects::key);
+                    Action::Put(self.put_item(flight.object, after))
+                }
                 Kind::Get | Kind::Modify => Action::Get(self.get_item(flight.object)),
             };
             let reply = (tag as u64) << ITEM_BITS | item;
@@ -181,7 +197,7 @@ impl<'a, B: Bed> Engine<'a, B> {
         Flight { kind, object, least: self.objects.least(object) }
     }
 
-    fn put_item(&mut self, object: u64) -> PutItem {
+    fn put_item(&mut self, object: u64, after: Option<Key>) -> PutItem {
         let mut data = self.buffer();
         let generation = self.objects.begin_put(object);
         self.contents.stamp(&mut data, object, generation);
@@ -189,7 +205,7 @@ impl<'a, B: Bed> Engine<'a, B> {
             key: objects::key(object),
             bytes: self.object_bytes,
             data: AnyBuffer::One(data),
-            options: PutOptions::default(),
+            options: PutOptions { after, ..PutOptions::default() },
         }
     }
 

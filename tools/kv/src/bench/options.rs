@@ -21,7 +21,7 @@ Examples:
   Tensors of an inference run with half of the memory they need, by each path:
     adit kv bench --workload dual-blade --model opt-6.7b --scale 0.25 --memory-limit 50% --config all
   A trace in Mooncake's format through an LRU of 5000 KV blocks:
-    adit kv bench --store soft:mem=2G --workload trace:trace.jsonl --object-bytes 4k --capacity-blocks 5000
+    adit kv bench --store soft:mem=2G --workload trace:trace.jsonl --object-bytes 4k --capacity-blocks 5000 --policy lru
 
 fill, layers and trace start with an empty store: they format the target, which destroys its data. Without --force they
 refuse a store with objects that no earlier run put. get, mixed and the workloads of YCSB use the objects of an earlier
@@ -66,8 +66,8 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "KIND", default_value = "restart")]
     pub(super) durability: Durability,
 
-    /// Which objects are evicted first: lru or s3fifo
-    #[arg(long, value_name = "NAME", default_value = "lru")]
+    /// Which objects are evicted first, and with auto also which are not stored: auto, lru or s3fifo
+    #[arg(long, value_name = "NAME", default_value = "auto")]
     pub(super) policy: PolicyKind,
 
     /// Memory in which the store keeps hot objects, as in 1G; less if the machine or a control group has too

@@ -4,6 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use adit_kvstore::shard::Stats;
+use adit_kvstore::{UNIT_BYTES, units};
 use serde_json::{Value, json};
 
 use super::counted::{Counted, Way};
@@ -23,6 +24,8 @@ pub(super) struct Outcome {
     pub(super) commit: Duration,
     /// The store's counts of the run.
     pub(super) store: Stats,
+    /// The time that a trace spans, if it says.
+    pub(super) span: Option<Duration>,
     /// Whether the user interrupted it.
     pub(super) interrupted: bool,
 }
@@ -54,6 +57,9 @@ impl Outcome {
             report["references"] = replayed.references.into();
             report["prefix_hits"] = replayed.prefix_hits.into();
             report["prefix_hit_share"] = share(replayed.prefix_hits, replayed.references).into();
+            report["trace_ms"] = self.span.map(|span| span.as_millis() as u64).into();
+            report["bytes_written"] = self.store.bytes_written.into();
+            report["drive_writes_per_day"] = self.drive_writes_per_day(args).into();
             report["request_lat_ns"] = moments(&replayed.latency, &PERCENTILES);
         }
         if let Some(restored) = &self.counted.restored {
@@ -99,6 +105,16 @@ impl Outcome {
         if took.is_zero() { 0.0 } else { count as f64 / took.as_secs_f64() }
     }
 
+    /// Returns how often a day, by the trace's clock, the capacity would be written: the bytes written to the devices,
+    /// journal and checkpoints included, for each byte that the store may hold.
+    fn drive_writes_per_day(&self, args: &KvBenchArgs) -> Option<f64> {
+        let blocks = args.capacity_blocks.unwrap_or(u64::MAX);
+        let held = blocks.saturating_mul(units(args.object_bytes));
+        let capacity_bytes = held.min(self.store.capacity_units) * UNIT_BYTES;
+        let days = self.span?.as_secs_f64() / (24.0 * 3600.0);
+        Some(self.store.bytes_to_device as f64 / capacity_bytes as f64 / days)
+    }
+
     /// Returns the bytes written to the device per byte of objects; `None` without puts.
     fn write_amplification(&self) -> Option<f64> {
         let written = self.store.bytes_written;
@@ -121,7 +137,7 @@ impl Outcome {
             }
         }
         out.push('\n');
-        for (name, value) in self.rows() {
+        for (name, value) in self.rows(args) {
             writeln!(out, "{name:<22}{value}").expect("a string takes everything");
         }
         out
@@ -149,13 +165,17 @@ impl Outcome {
         )
     }
 
-    fn rows(&self) -> Vec<(&'static str, String)> {
+    fn rows(&self, args: &KvBenchArgs) -> Vec<(&'static str, String)> {
         let mut rows = Vec::new();
         if let Some(replayed) = &self.counted.replayed {
             let hits = share(replayed.prefix_hits, replayed.references);
             rows.push(("requests", replayed.requests.to_string()));
             rows.push(("references", replayed.references.to_string()));
             rows.push(("prefix hits", format!("{} ({hits:.4})", replayed.prefix_hits)));
+            rows.push(("bytes written", human::bytes(self.store.bytes_written as f64)));
+            if let Some(writes) = self.drive_writes_per_day(args) {
+                rows.push(("drive writes a day", format!("{writes:.2}")));
+            }
             rows.push(("request p50, p99", latencies(&replayed.latency)));
         }
         if let Some(restored) = &self.counted.restored {

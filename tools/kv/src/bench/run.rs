@@ -164,6 +164,7 @@ impl Run<'_> {
             elapsed: ended.since(begun),
             commit: self.session.local().now().since(ended),
             store: since(self.session.local().stats(), before),
+            span: trace::span(trace),
             interrupted: self.interrupt.requested(),
         };
         Ok((outcome, failure))

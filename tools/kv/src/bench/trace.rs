@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::path::Path;
+use std::time::Duration;
 
 use serde::Deserialize;
 
@@ -16,6 +17,16 @@ const LINE_BYTES_MAX: u64 = 16 << 20;
 pub(super) struct TraceRequest {
     /// Its KV blocks in prefix order.
     pub(super) hash_ids: Vec<u64>,
+    /// When it came, in milliseconds of the trace.
+    #[serde(default)]
+    pub(super) timestamp: Option<u64>,
+}
+
+/// Returns the time from the first request to the last; `None` if they have no times, or all the same.
+pub(super) fn span(trace: &[TraceRequest]) -> Option<Duration> {
+    let times = || trace.iter().filter_map(|request| request.timestamp);
+    let span = times().max()? - times().min()?;
+    (span > 0).then(|| Duration::from_millis(span))
 }
 
 /// Reads the trace at `path`.
@@ -72,6 +83,17 @@ mod tests {
         let requests = parse(text.as_bytes()).expect("a trace");
         let ids: Vec<&[u64]> = requests.iter().map(|request| &*request.hash_ids).collect();
         assert_eq!(ids, [&[0u64, 1][..], &[]]);
+        assert_eq!(requests[0].timestamp, Some(0));
+    }
+
+    #[test]
+    fn a_trace_lasts_from_its_first_request_to_its_last() {
+        let requests = |text: &str| parse(text.as_bytes()).expect("a trace");
+        let line = |ms: u64| format!("{{\"timestamp\": {ms}, \"hash_ids\": [1]}}\n");
+        let three = [2000, 5500, 4000].map(line).concat();
+        assert_eq!(span(&requests(&three)), Some(Duration::from_millis(3500)));
+        assert_eq!(span(&requests(&line(7))), None);
+        assert_eq!(span(&requests("{\"hash_ids\": [1]}")), None);
     }
 
     #[test]

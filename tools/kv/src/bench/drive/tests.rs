@@ -228,7 +228,7 @@ fn trace() -> Vec<TraceRequest> {
         let (tree, length) = (n * n % 7, 3 + n % 11);
         let ids = (0..length).map(|at| tree * 1000 + if at > 5 { at + n % 3 * 100 } else { at });
         let again = n.is_multiple_of(5).then_some(tree * 1000);
-        TraceRequest { hash_ids: ids.chain(again).collect() }
+        TraceRequest { hash_ids: ids.chain(again).collect(), timestamp: Some(n) }
     };
     (0..200).map(request).collect()
 }

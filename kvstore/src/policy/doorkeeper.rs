@@ -20,7 +20,7 @@ const PROBES: u32 = 4;
 
 /// The memory of keys, by hash.
 #[derive(Debug)]
-pub(super) struct Doorkeeper {
+pub(crate) struct Doorkeeper {
     /// The filters of even and odd generations.
     filters: [Vec<u64>; 2],
     /// The younger filter's generation; the older filter's is one less.
@@ -32,31 +32,33 @@ pub(super) struct Doorkeeper {
 
 impl Doorkeeper {
     /// Creates filters for `keys_max` keys each.
-    pub(super) fn new(keys_max: u32) -> Doorkeeper {
+    pub(crate) fn new(keys_max: u32) -> Doorkeeper {
         assert!(keys_max > 0, "a filter is for some keys");
         let words = (keys_max as usize * KEY_BITS).div_ceil(64 * LINE) * LINE;
         // Fresh lines are of generation 0 and empty.
         Doorkeeper { filters: [vec![0; words], vec![0; words]], generation: 1, keys: 0, keys_max }
     }
 
-    #[cfg(test)]
-    pub(super) fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         self.filters.iter().map(|filter| filter.capacity() * size_of::<u64>()).sum()
     }
 
-    /// Returns whether a key was seen before, and remembers it.
-    pub(super) fn see(&mut self, hash: u64) -> bool {
+    /// Returns whether a key was seen before.
+    pub(crate) fn has_seen(&self, hash: u64) -> bool {
+        [self.generation, self.generation - 1].iter().any(|of| self.holds(*of, hash))
+    }
+
+    /// Remembers a key. A filter is for at most `keys` now, as many as it was created for or fewer.
+    pub(crate) fn see(&mut self, hash: u64, keys: u32) {
         if self.holds(self.generation, hash) {
-            return true;
+            return;
         }
-        let older = self.holds(self.generation - 1, hash);
         self.take(hash);
         self.keys += 1;
-        if self.keys == self.keys_max {
+        if self.keys >= keys.clamp(1, self.keys_max) {
             self.generation += 1;
             self.keys = 0;
         }
-        older
     }
 
     /// Returns whether the filter of a generation has a key.
@@ -119,7 +121,8 @@ mod tests {
             let mut doorkeeper = Doorkeeper::new(16);
             for (at, number) in numbers.iter().enumerate() {
                 let lately = numbers[at.saturating_sub(16)..at].contains(number);
-                prop_assert!(doorkeeper.see(hash(*number)) || !lately);
+                prop_assert!(doorkeeper.has_seen(hash(*number)) || !lately);
+                doorkeeper.see(hash(*number), u32::MAX);
             }
         }
     }
@@ -127,17 +130,21 @@ mod tests {
     #[test]
     fn what_was_not_seen_is_seldom_taken_for_seen() {
         let mut doorkeeper = Doorkeeper::new(1000);
-        let mistaken = (0..100_000).filter(|number| doorkeeper.see(hash(*number))).count();
+        let mut mistaken = 0;
+        for number in 0..100_000 {
+            mistaken += u32::from(doorkeeper.has_seen(hash(number)));
+            doorkeeper.see(hash(number), 1000);
+        }
         assert!(mistaken < 5000, "{mistaken} of 100,000");
     }
 
     #[test]
     fn what_was_seen_is_forgotten_after_two_filters_of_others() {
         let mut doorkeeper = Doorkeeper::new(1000);
-        let _ = (0..3200).filter(|number| doorkeeper.see(hash(*number))).count();
-        let generations = [doorkeeper.generation, doorkeeper.generation - 1];
-        let is_known = |n: &u64| generations.iter().any(|of| doorkeeper.holds(*of, hash(*n)));
-        let known = (0..1000).filter(is_known).count();
+        (0..3200).for_each(|number| doorkeeper.see(hash(number), u32::MAX));
+        let known = (0..1000).filter(|number| doorkeeper.has_seen(hash(*number))).count();
         assert!(known < 50, "{known} of 1,000");
+        (4000..4250).for_each(|number| doorkeeper.see(hash(number), 100));
+        assert!(!doorkeeper.has_seen(hash(4000)) && doorkeeper.has_seen(hash(4249)), "fewer");
     }
 }

@@ -1,0 +1,297 @@
+//! Learns how soon objects of each class are used again, and what an object of a class and age is worth.
+//!
+//! A *life* begins with each reference to a sampled key and ends with the next one, whether or not the cache has the object,
+//! so what was evicted or never stored teaches as much as what is there. Lives are counted by class and by the age at
+//! which they ended; those that are still open count as long as they last (an actuarial life table). A worth is the best
+//! ratio, over all ages to which the object could be kept, of expected uses to the expected time that it takes room: its
+//! Gittins index. A use counts the more if the object's next class is worth keeping, too.
+//!
+//! Ages are in ticks: 64 for as many references as the cache has objects, up to 64 such turnovers. A prompt that many
+//! share may come back as late as that if the cache is small, and is still worth more than blocks that never do.
+//!
+//! Bounds: 16,384 lives; when there would be more, the sample becomes one of 2, 4, 8 ... keys. Counts fade by a
+//! thirtieth at each solution, so that what was learnt follows the load.
+
+use crate::catalog::hash::NumberMap;
+
+/// Number of classes.
+pub(super) const CLASSES: usize = 9;
+/// The first class of objects that were used; those below are of new ones.
+pub(super) const USED: usize = 5;
+/// Classes of a predecessor, each with one that its successors may have. See [`super::State`].
+const PARENTS: [(usize, usize); 9] =
+    [(1, 0), (3, 2), (4, 2), (USED, 1), (USED, 3), (USED, 4), (6, USED), (7, 6), (8, 7)];
+/// Ages are grouped, four groups for each doubling; the last is that of lives that are given up.
+pub(super) const GROUPS: usize = 41;
+/// Age at which a life is given up, in ticks.
+const AGE_MAX: u32 = 4092;
+/// Lives of each class that the average of all is worth.
+const PRIOR: f32 = 40.0;
+/// What a count keeps at a solution.
+const FADE: f32 = 0.97;
+/// Rounds in which the worth of a next use is found.
+const ROUNDS: usize = 4;
+/// Most lives.
+const LIVES_MAX: usize = 16 << 10;
+
+/// Returns whether a key is one of a sample of one in 2 to the power of `bits`. Smaller samples are parts of larger ones.
+pub(super) fn is_one_of(hash: u64, bits: u32) -> bool {
+    // Other bits than those that select a shard or a slot of the index.
+    let mixed = hash.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32;
+    mixed & ((1 << bits) - 1) == 0
+}
+
+/// Returns the group of an age.
+fn group(age: u32) -> usize {
+    let shifted = age.min(AGE_MAX) + 4;
+    let octave = shifted.ilog2() - 2;
+    (4 * octave + ((shifted >> octave) & 3)) as usize
+}
+
+/// Returns the lowest age of a group.
+fn lowest(group: usize) -> f32 {
+    (((4 + (group as u32 & 3)) << (group as u32 / 4)) - 4) as f32
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    class: u8,
+    begun: u32,
+}
+
+/// What was learnt.
+#[derive(Debug)]
+pub(super) struct Reuse {
+    lives: NumberMap<u64, Life>,
+    /// One of 2 to the power of this many keys is sampled.
+    sample_bits: u32,
+    /// Lives that ended with a use, by class and group.
+    used: [[f32; GROUPS]; CLASSES],
+    /// Those that were given up.
+    unused: [f32; CLASSES],
+    worth: [[f32; GROUPS]; CLASSES],
+    /// The worth of what was evicted lately, on average.
+    price: f32,
+}
+
+impl Reuse {
+    pub(super) fn new() -> Reuse {
+        Reuse {
+            lives: NumberMap::default(),
+            sample_bits: 0,
+            used: [[0.0; GROUPS]; CLASSES],
+            unused: [0.0; CLASSES],
+            worth: [[0.0; GROUPS]; CLASSES],
+            price: 0.0,
+        }
+    }
+
+    pub(super) fn memory_bytes(&self) -> usize {
+        size_of::<Reuse>() + self.lives.capacity() * (size_of::<(u64, Life)>() + 1)
+    }
+
+    pub(super) fn sample_bits(&self) -> u32 {
+        self.sample_bits
+    }
+
+    pub(super) fn is_sampled(&self, hash: u64) -> bool {
+        is_one_of(hash, self.sample_bits)
+    }
+
+    /// Returns the expected uses per tick of an object of this class and age.
+    pub(super) fn worth(&self, class: usize, age: u32) -> f32 {
+        self.worth[class][group(age)]
+    }
+
+    /// Notes the worth of an object that goes, or would have gone.
+    pub(super) fn note_price(&mut self, worth: f32, objects: u32) {
+        self.price += (worth - self.price) * (8.0 / objects.max(8) as f32);
+    }
+
+    /// A sampled key is referred to: its life ends, and one of another class begins.
+    pub(super) fn refer(&mut self, hash: u64, class: usize, now: u32) {
+        let life = Life { class: class as u8, begun: now };
+        if let Some(before) = self.lives.insert(hash, life) {
+            self.used[usize::from(before.class)][group(now - before.begun)] += 1.0;
+        }
+        if self.lives.len() > LIVES_MAX {
+            self.sample_fewer();
+        }
+    }
+
+    fn sample_fewer(&mut self) {
+        self.sample_bits += 1;
+        let lives = std::mem::take(&mut self.lives);
+        self.lives = lives.into_iter().filter(|(hash, _)| self.is_sampled(*hash)).collect();
+    }
+
+    /// Finds the worth of each class and age from what was seen so far.
+    pub(super) fn solve(&mut self, now: u32) {
+        let Reuse { lives, unused, .. } = self;
+        lives.retain(|_, life| {
+            let is_open = now - life.begun < AGE_MAX;
+            unused[usize::from(life.class)] += f32::from(u8::from(!is_open));
+            is_open
+        });
+        let chances = self.chances(now);
+        let mut renewed = [0.0f32; CLASSES];
+        for _ in 0..ROUNDS {
+            let before = renewed;
+            for (class, chances) in chances.iter().enumerate() {
+                renewed[class] = surplus(chances, 1.0 + before[next(class)], self.price);
+            }
+        }
+        for (class, chances) in chances.iter().enumerate() {
+            let use_counts = 1.0 + renewed[next(class)];
+            for from in 0..GROUPS {
+                self.worth[class][from] = best_rate(chances, from, use_counts);
+            }
+        }
+        self.keep_parents();
+        self.used.as_flattened_mut().iter_mut().for_each(|count| *count *= FADE);
+        self.unused.iter_mut().for_each(|count| *count *= FADE);
+    }
+
+    /// Returns the chance that a life of each class which reaches a group of ages ends there with a use. Where there are
+    /// few lives, it is near the average of the classes of unused objects, or of used ones.
+    fn chances(&self, now: u32) -> [[f32; GROUPS]; CLASSES] {
+        let mut open = [[0.0f32; GROUPS]; CLASSES];
+        for life in self.lives.values() {
+            open[usize::from(life.class)][group(now - life.begun)] += 1.0;
+        }
+        let mut reached = [[0.0f32; GROUPS]; CLASSES];
+        let mut all = [[(0.0f32, 0.0f32); GROUPS]; 2];
+        for class in 0..CLASSES {
+            let mut later = self.unused[class];
+            for group in (0..GROUPS).rev() {
+                let (used, open) = (self.used[class][group], open[class][group]);
+                reached[class][group] = later + used + open / 2.0;
+                later += used + open;
+                let (all_used, all_reached) = &mut all[usize::from(class >= USED)][group];
+                *all_used += used;
+                *all_reached += reached[class][group];
+            }
+        }
+        std::array::from_fn(|class| {
+            std::array::from_fn(|group| {
+                let (all_used, all_reached) = all[usize::from(class >= USED)][group];
+                let usual = if all_reached > 0.0 { all_used / all_reached } else { 0.0 };
+                (self.used[class][group] + PRIOR * usual) / (reached[class][group] + PRIOR)
+            })
+        })
+    }
+
+    /// Makes a predecessor worth at least what its successors are at the same age, so that none goes before them: a
+    /// used object is worth as much as an unused one, one used more often as much as one used less, and the last block of
+    /// a run no more than those before it.
+    fn keep_parents(&mut self) {
+        for (parent, child) in PARENTS {
+            for group in 0..GROUPS {
+                let least = self.worth[child][group];
+                let worth = &mut self.worth[parent][group];
+                *worth = worth.max(least);
+            }
+        }
+    }
+}
+
+/// Returns the class of an object of a class after its next use.
+fn next(class: usize) -> usize {
+    if class < USED { USED } else { (class + 1).min(CLASSES - 1) }
+}
+
+/// Returns the expected gain from keeping a new object as long as is best, at `price` for each tick.
+fn surplus(chances: &[f32; GROUPS], use_counts: f32, price: f32) -> f32 {
+    let (mut left, mut gain, mut best) = (1.0, 0.0, 0.0f32);
+    for (group, chance) in chances.iter().enumerate().take(GROUPS - 1) {
+        let ticks = lowest(group + 1) - lowest(group);
+        gain += left * (chance * use_counts - price * (1.0 - chance / 2.0) * ticks);
+        left *= 1.0 - chance;
+        best = best.max(gain);
+    }
+    best
+}
+
+/// Returns the best ratio of uses to ticks for an object that reached a group of ages.
+fn best_rate(chances: &[f32; GROUPS], from: usize, use_counts: f32) -> f32 {
+    let (mut left, mut uses, mut spent, mut best) = (1.0, 0.0, 0.0, 0.0f32);
+    for (group, chance) in chances.iter().enumerate().take(GROUPS - 1).skip(from) {
+        let ticks = lowest(group + 1) - lowest(group);
+        uses += left * chance * use_counts;
+        spent += left * (1.0 - chance / 2.0) * ticks;
+        left *= 1.0 - chance;
+        best = best.max(uses / spent);
+    }
+    best
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_of_ages_are_in_order_and_four_for_each_doubling() {
+        for age in 0..2 * AGE_MAX {
+            let group = group(age);
+            let last = group == GROUPS - 1;
+            assert!(lowest(group) as u32 <= age && (last || (age as f32) < lowest(group + 1)));
+            assert_eq!(last, age >= AGE_MAX);
+        }
+    }
+
+    /// A key of class 1 comes back 20 ticks later, and one of class 3 never does.
+    #[test]
+    fn what_comes_back_soon_is_worth_most_just_before() {
+        let (mut reuse, mut now) = (Reuse::new(), AGE_MAX);
+        for round in 0..400 {
+            now += 5;
+            reuse.refer(round, 1, now);
+            reuse.refer(1_000_000 + round, 3, now);
+            if round >= 4 {
+                reuse.refer(round - 4, USED, now);
+            }
+            reuse.solve(now);
+        }
+        assert!(reuse.worth(1, 16) > 2.0 * reuse.worth(1, 0), "it comes nearer");
+        assert!(reuse.worth(1, 40) < reuse.worth(1, 0) / 4.0, "it is overdue");
+        assert!(reuse.worth(3, 0) < reuse.worth(1, 0) / 2.0, "its class is not used");
+    }
+
+    #[test]
+    fn a_use_is_worth_more_if_others_follow_and_room_is_cheap() {
+        let chances = std::array::from_fn(|group| if group == 8 { 0.5 } else { 0.0 });
+        assert!(best_rate(&chances, 0, 2.0) > 1.9 * best_rate(&chances, 0, 1.0));
+        assert_eq!(surplus(&chances, 1.0, 1.0), 0.0);
+        assert!(surplus(&chances, 1.0, 0.001) > 0.4);
+    }
+
+    #[test]
+    fn a_parent_is_worth_as_much_as_its_children_whatever_was_seen() {
+        let (mut reuse, mut state) = (Reuse::new(), 7u64);
+        for round in 0..20_000u32 {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let class = (state >> 40) as usize % CLASSES;
+            reuse.refer(state >> 54, class, AGE_MAX + round / 8);
+        }
+        reuse.solve(AGE_MAX + 2500);
+        for (parent, child) in PARENTS {
+            let is_kept = |age| reuse.worth(parent, age) >= reuse.worth(child, age);
+            assert!((0..AGE_MAX).all(is_kept), "{parent} before {child}");
+        }
+    }
+
+    #[test]
+    fn lives_are_bounded_by_sampling_fewer_keys() {
+        let mut reuse = Reuse::new();
+        for key in 0..100_000u64 {
+            let hash = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+            if reuse.is_sampled(hash) {
+                reuse.refer(hash, 1, AGE_MAX);
+            }
+        }
+        assert!(reuse.lives.len() <= LIVES_MAX && reuse.sample_bits() >= 2);
+        let sampled = |hash: &u64| reuse.is_sampled(*hash);
+        assert!(reuse.lives.keys().all(sampled));
+        assert!(reuse.memory_bytes() < 700 << 10);
+    }
+}

@@ -110,7 +110,9 @@ impl Blocks {
             for (outcome, memory) in answers {
                 self.memory.push(one(memory));
                 if outcome != Outcome::Stored {
-                    return Err(Failure::failed(format!("a KV block was not stored: {outcome:?}")));
+                    let why = "the store has no room for a KV block without another that is worth more; use fewer \
+                               --objects or a larger store";
+                    return Err(Failure::failed(why));
                 }
             }
             each(Moved { blocks: count, bytes: count * self.layout.block_bytes(), took })?;

@@ -64,6 +64,7 @@ impl Shelf {
             depth: 130,
             deallocates: false,
             deallocate_lbas_max: 0,
+            may_lack_space: false,
             protection: None,
             accepts: Box::new(|_| true),
         };

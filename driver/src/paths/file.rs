@@ -38,6 +38,7 @@ pub(super) struct OpenFile {
     writes: bool,
     deallocates: bool,
     is_preallocated: bool,
+    has_holes: bool,
     /// Those of the disk below, unless the page cache is between.
     block_limits: Option<BlockLimits>,
     lock: Option<Lock>,
@@ -123,7 +124,8 @@ fn open_laid_out(
     let writes = options.writes;
     let deallocates = writes && deallocates(&file, &kind, bytes);
     let file = Arc::new(file);
-    let is_preallocated = kind == Kind::Regular && !has_holes(&about);
+    let has_holes = kind == Kind::Regular && has_holes(&about);
+    let is_preallocated = kind == Kind::Regular && !has_holes;
     let block_limits = match &kind {
         _ if !target.direct => None,
         Kind::Block(queue) => queue.block_limits(),
@@ -137,6 +139,7 @@ fn open_laid_out(
         writes,
         deallocates,
         is_preallocated,
+        has_holes,
         block_limits,
         lock,
         laid_out: None,
@@ -198,6 +201,7 @@ impl OpenFile {
             deallocate_ranges_max: 0,
             deallocate_range_lbas_max: u64::MAX,
             is_preallocated: self.is_preallocated,
+            has_holes: self.has_holes,
             is_cached: !target.direct,
             protection: None,
         }

@@ -233,6 +233,8 @@ pub struct DeviceInfo {
     /// Whether it is a regular file with all blocks allocated. A deallocation then gives blocks back to the file
     /// system, and a later write there may find no space.
     pub is_preallocated: bool,
+    /// Whether it is a regular file that has holes: a write there may find no space.
+    pub has_holes: bool,
     /// Whether data passes through the page cache.
     pub is_cached: bool,
     /// The device's own check of each read, if any ([`Namespace::protection`]). Does not cover the kernel's

@@ -35,6 +35,7 @@ pub(super) fn open(target: &KernelTarget) -> Device {
         deallocate_range_lbas_max: u64::MAX,
         is_synchronous: false,
         is_preallocated: false,
+        has_holes: false,
         is_cached: false,
         protection: None,
     };

@@ -97,6 +97,7 @@ pub(super) fn device(
         deallocate_ranges_max: namespace.command_limits().ranges_max(),
         deallocate_range_lbas_max: namespace.command_limits().range_lbas_max(),
         is_preallocated: false,
+        has_holes: false,
         is_cached: false,
         protection: namespace.protection(),
     };

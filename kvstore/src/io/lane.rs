@@ -133,6 +133,8 @@ pub struct LaneInfo {
     pub deallocates: bool,
     /// Maximum LBAs per deallocation.
     pub deallocate_lbas_max: u64,
+    /// Whether a write may find no space, as in a sparse file.
+    pub may_lack_space: bool,
     /// Its own protection of data, if any.
     pub protection: Option<Protection>,
     /// Returns whether its queue can use this memory.

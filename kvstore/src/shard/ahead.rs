@@ -31,7 +31,8 @@ fn removal_bytes(new: &NewObject) -> u64 {
 
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Returns whether a put that begins is recorded now: its key is new and nothing of it is under way, its data are
-    /// written soon, and the journal has room to take the record back.
+    /// written soon, and the journal has room to take the record back. Not on a sparse file: if the file system is full, the
+    /// data are to find that out before the journal does, without which its shard is out of service.
     pub(super) fn records_ahead(&self, new: &NewObject) -> bool {
         self.log.is_strict()
             && new.object.bytes <= AHEAD_BYTES_MAX
@@ -39,6 +40,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             && self.order.is_first(new.hash, new.turn)
             && !self.supersedes(new)
             && self.log.has_room(removal_bytes(new))
+            && !self.lanes[self.home].info.may_lack_space
             && !self.lanes[usize::from(new.object.place.device)].has_reads()
     }
 

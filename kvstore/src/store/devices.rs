@@ -182,6 +182,7 @@ fn lane(device: &Device, options: &OpenOptions, memory: &[Buffer]) -> Result<Dev
         // The blocks that a file was given stay its own.
         deallocates: about.deallocates && !about.is_preallocated,
         deallocate_lbas_max: about.deallocate_lbas_max,
+        may_lack_space: about.has_holes,
         protection: about.protection,
         accepts: Box::new(move |buffer| accepting.accepts(buffer)),
     };

@@ -141,6 +141,7 @@ fn lane(device: &Device) -> Lane<Queue> {
         depth: 32.min(about.queue_depth_max),
         deallocates: about.deallocates,
         deallocate_lbas_max: about.deallocate_lbas_max,
+        may_lack_space: about.has_holes,
         protection: about.protection,
         accepts: Box::new(move |memory| accepting.accepts(memory)),
     };

@@ -182,6 +182,7 @@ impl UringCmdDevice {
             deallocate_ranges_max: 0,
             deallocate_range_lbas_max: u64::MAX,
             is_preallocated: false,
+            has_holes: false,
             is_cached: false,
             protection: self.namespace.protection,
         }

@@ -82,6 +82,7 @@ impl<T> SimulatedQueue<T> {
             depth: self.rules.depth,
             deallocates: self.rules.deallocates,
             deallocate_lbas_max: u64::MAX,
+            may_lack_space: false,
             protection: None,
             accepts: Box::new(move |memory| lock(&machine).accepts(memory)),
         }

@@ -203,6 +203,7 @@ impl TestDevice {
             depth: self.depth,
             deallocates: self.deallocates,
             deallocate_lbas_max: self.deallocate_lbas_max,
+            may_lack_space: false,
             protection: None,
             accepts: Box::new(|_| true),
         };

@@ -150,6 +150,7 @@ fn file_lane(device: &Device) -> Lane<DeviceQueue<Load>> {
         depth: options.depth,
         deallocates: false,
         deallocate_lbas_max: 0,
+        may_lack_space: false,
         protection: None,
         accepts: Box::new(|_| true),
     };

@@ -486,6 +486,7 @@ mod tests {
             deallocate_ranges_max: 256,
             deallocate_range_lbas_max: u64::MAX,
             is_preallocated: false,
+            has_holes: false,
             is_cached: false,
             protection: None,
         }

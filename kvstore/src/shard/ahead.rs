@@ -32,8 +32,10 @@ fn removal_bytes(new: &NewObject) -> u64 {
 impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Returns whether a put that begins is recorded now: its key is new and nothing of it is under way, its data are
     /// written soon, and the journal has room to take the record back. Not on a sparse file: if the file system is full, the
-    /// data are to find that out before the journal does, without which its shard is out of service.
+    /// data are to find that out before the journal does, without which its shard is out of service. Nor on a device that verifies
+    /// data itself ([`super::planning`]): what a kill leaves there of a former object would pass for this one.
     pub(super) fn records_ahead(&self, new: &NewObject) -> bool {
+        let lane = &self.lanes[usize::from(new.object.place.device)];
         self.log.is_strict()
             && new.object.bytes <= AHEAD_BYTES_MAX
             && new.condition == Condition::Always
@@ -41,7 +43,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             && !self.supersedes(new)
             && self.log.has_room(removal_bytes(new))
             && !self.lanes[self.home].info.may_lack_space
-            && !self.lanes[usize::from(new.object.place.device)].has_reads()
+            && lane.info.protection.is_none()
+            && !lane.has_reads()
     }
 
     /// Records a put whose data are about to be written. It keeps its turn until they are.

@@ -46,6 +46,8 @@ pub(super) struct KeyOrder<R> {
     waiting: BTreeMap<(u64, u32), Ready<R>>,
     /// How many puts of a key are hidden, if any.
     hidden: NumberMap<u64, u32>,
+    /// How many puts of a key passed their checks and have not begun, if any.
+    expected: NumberMap<u64, u32>,
 }
 
 impl<R> Default for KeyOrder<R> {
@@ -54,6 +56,7 @@ impl<R> Default for KeyOrder<R> {
             keys: NumberMap::default(),
             waiting: BTreeMap::new(),
             hidden: NumberMap::default(),
+            expected: NumberMap::default(),
         }
     }
 }
@@ -85,16 +88,27 @@ impl<R> KeyOrder<R> {
 
     /// Counts a put that is not visible yet.
     pub(super) fn hide(&mut self, hash: u64) {
-        *self.hidden.entry(hash).or_insert(0) += 1;
+        count(&mut self.hidden, hash);
     }
 
     /// Records that a hidden put became visible, or never will.
     pub(super) fn unhide(&mut self, hash: u64) {
-        let count = self.hidden.get_mut(&hash).expect("it was hidden");
-        *count -= 1;
-        if *count == 0 {
-            self.hidden.remove(&hash);
-        }
+        uncount(&mut self.hidden, hash);
+    }
+
+    /// Returns whether a put of the key with this hash is under way: another one replaces its object, or a hidden one.
+    pub(super) fn is_under_way(&self, hash: u64) -> bool {
+        self.is_busy(hash) || self.is_hidden(hash) || self.expected.contains_key(&hash)
+    }
+
+    /// Counts a put that passed its checks.
+    pub(super) fn expect(&mut self, hash: u64) {
+        count(&mut self.expected, hash);
+    }
+
+    /// Records that such a put began, or never will.
+    pub(super) fn expect_no_more(&mut self, hash: u64) {
+        uncount(&mut self.expected, hash);
     }
 
     /// Returns the change if it is its turn, which [`KeyOrder::use_turn`] then ends. Otherwise keeps it.
@@ -116,6 +130,18 @@ impl<R> KeyOrder<R> {
             return None;
         }
         self.waiting.remove(&(hash, turns.first))
+    }
+}
+
+fn count(counts: &mut NumberMap<u64, u32>, hash: u64) {
+    *counts.entry(hash).or_insert(0) += 1;
+}
+
+fn uncount(counts: &mut NumberMap<u64, u32>, hash: u64) {
+    let count = counts.get_mut(&hash).expect("it was counted");
+    *count -= 1;
+    if *count == 0 {
+        counts.remove(&hash);
     }
 }
 

@@ -119,6 +119,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                         self.enter(now, Stalled { deadline, change });
                         self.send(now);
                     }
+                    self.order.expect(hash);
                     puts.push(Putting { reply, new, memory, after: options.after, devices });
                 }
                 Err(refusal) => self.answer(reply, refusal, memory.into_any()),
@@ -208,8 +209,10 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         units: u64,
         sequence: Newcomer,
     ) -> Option<Decline> {
-        // Replacing an object is never declined: its old contents would stay.
-        if self.index.find_hashed(sequence.key_hash, key.as_bytes()).is_none() {
+        // Replacing an object is never declined: its old contents would stay. Nor is replacing one that is on its way.
+        let hash = sequence.key_hash;
+        let is_there = self.index.find_hashed(hash, key.as_bytes()).is_some();
+        if !is_there && !self.order.is_under_way(hash) {
             let is_short = self.is_short_of(units);
             if !self.policy.admits(&Newcomer { is_short, ..sequence }) {
                 return Some(Decline::Admission);
@@ -308,6 +311,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             put.new.object.place = room.place;
             put.new.slab_base = room.slab_base;
             put.new.turn = self.order.take_turn(put.new.hash);
+            self.order.expect_no_more(put.new.hash);
             let object = &put.new.object;
             let all =
                 extract(&self.spaces, object, &Part::All, index as u32, &mut self.scratch.parts);
@@ -416,6 +420,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Fails a put that never got room.
     pub(super) fn fail_put(&mut self, put: Putting<R>, failure: Failure) {
+        self.order.expect_no_more(put.new.hash);
         self.uncharge((&put.new.key, put.new.hash), &put.new.object);
         self.scratch.news.keep(put.new);
         self.answer(put.reply, Err(failure), put.memory.into_any());
@@ -433,7 +438,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let (hash, turn) = (new.hash, new.turn);
         let memory = memory.into_any();
         if let Some(sequence) = new.recorded {
-            let failure = trouble.map(Trouble::into_failure);
+            let failure = trouble.map(Trouble::into_failure).or_else(|| self.never_durable(&new));
             let version = failure.is_none().then_some(new.object.version);
             let result = failure.map_or(Ok(Outcome::Stored), Err);
             let answer = Done { reply, result, memory, version, unverified: None };
@@ -467,6 +472,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
+    /// Returns why data that were written will never be durable: no flush goes to a device that is out of service.
+    fn never_durable(&self, new: &NewObject) -> Option<Failure> {
+        let device = usize::from(new.object.place.device);
+        (self.log.is_strict() && self.lanes[device].failure().is_some())
+            .then(|| self.failure_of(device))
+    }
+
     /// Gives up an object that was never visible.
     pub(super) fn drop_new(&mut self, new: &NewObject) {
         self.uncharge((&new.key, new.hash), &new.object);
@@ -476,12 +488,13 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     /// Records an object whose data is written: at once or, in a `durable` store with an object or put of its key, when
     /// the data is flushed. Its record has room reserved.
     fn record(&mut self, now: Time, mut new: Box<NewObject>, mut answer: Done<R>) {
-        if let Err(conflict) = self.check_condition(now, (&new.key, new.hash), new.condition) {
+        let check = || self.check_condition(now, (&new.key, new.hash), new.condition);
+        if let Err(failure) = self.never_durable(&new).map_or_else(check, Err) {
             self.log.unreserve(new.record_bytes());
             self.capacity.settle(&new);
             self.drop_new(&new);
             self.scratch.news.keep(new);
-            return self.answers.push_back(Done { result: Err(conflict), ..answer });
+            return self.answers.push_back(Done { result: Err(failure), ..answer });
         }
         new.object.version = self.next_version(now);
         answer.version = Some(new.object.version);

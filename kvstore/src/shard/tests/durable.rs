@@ -4,7 +4,7 @@
 use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
-use super::{Rig, STORED, device_failed, item, options};
+use super::{Rig, STORED, device_failed, hit, item, options};
 use crate::media::record::record_bytes;
 use crate::model::key::Key;
 use crate::model::options::Durability;
@@ -12,10 +12,6 @@ use crate::model::place::UNIT_BYTES;
 use crate::shard::{Action, Failure, Outcome};
 
 const MISS: Result<Outcome, Failure> = Ok(Outcome::Miss);
-
-fn hit(units: u64) -> Result<Outcome, Failure> {
-    Ok(Outcome::Hit { bytes: units * UNIT_BYTES })
-}
 
 fn durable(devices: usize) -> Rig {
     Rig::new(devices, 64, options(Durability::Durable))

@@ -107,6 +107,11 @@ fn layout(rig: &mut Rig, shape: BlockShape, slots: u32) -> LayoutId {
     rig.shard.layout(rig.now, layout).expect("room")
 }
 
+/// Returns the answer to a get of an object of so many units.
+fn hit(units: u64) -> Result<Outcome, Failure> {
+    Ok(Outcome::Hit { bytes: units * UNIT_BYTES })
+}
+
 impl Rig {
     fn new(count: usize, journal_units: u64, options: ShardOptions) -> Rig {
         let name = |index| format!("memory:{index}");
@@ -415,6 +420,27 @@ fn what_a_device_did_not_flush_is_not_said_to_be_durable() {
     assert!(device_failed(1, &rig.wait(Action::Commit)));
     rig.shard.attach(1, rig.devices[1].lane()).expect("it failed and is idle");
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
+}
+
+/// A write in flight when its device can no longer flush still ends well, and would be answered with the next flush of the
+/// journal's device.
+#[test]
+fn what_ends_after_its_device_failed_is_not_said_to_be_durable() {
+    for replaces in [false, true] {
+        let mut rig = Rig::new(2, 64, options(Durability::Durable));
+        // The first object goes to device 0, the next to device 1.
+        assert_eq!(rig.put(1, 1), STORED);
+        rig.devices[1].medium().held = vec![Kind::Write];
+        let tag = rig.submit(Time::NEVER, Action::Put(item(if replaces { 1 } else { 2 }, 2)));
+        rig.turn(5);
+        rig.shard.lanes[1].fail("it cannot flush");
+        rig.turn(2);
+        rig.devices[1].medium().held.clear();
+        rig.turn(50);
+        let answers = rig.taken(tag);
+        assert!(answers.len() == 1 && device_failed(1, &answers[0]), "{answers:?}");
+        assert_eq!(rig.get(1, 1), hit(1), "what was acknowledged stays");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_driver::Time;
 
 use super::device::TestDevice;
-use super::{Rig, SHAPE, STORED, UNITS, form, format, get, item, layout, options, surveyed};
+use super::{Rig, SHAPE, STORED, UNITS, form, format, get, hit, item, layout, options, surveyed};
 use crate::model::layout::BlockShape;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
@@ -13,10 +13,6 @@ use crate::shard::{Action, Outcome, PutItem, PutOptions, ShardOptions};
 
 /// Keys from 1 on: the data of key 0 is that of a blank device.
 const KEYS: u64 = 6;
-
-fn hit(units: u64) -> Result<Outcome, crate::shard::Failure> {
-    Ok(Outcome::Hit { bytes: units * UNIT_BYTES })
-}
 
 /// Returns a store with so much room that replaced objects are no reason to flush.
 fn roomy() -> Rig {

@@ -4,12 +4,13 @@ use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
 use super::device::{TestDevice, memory};
-use super::{Rig, SHAPE, STORED, UNITS, device_failed, form, format, item, options};
+use super::{Rig, SHAPE, STORED, UNITS, device_failed, form, format, hit, item, options};
 use crate::model::key::Key;
 use crate::model::layout::{BlockShape, Layout, Order};
-use crate::model::object::{LayoutId, Object, TenantId};
+use crate::model::object::{LayoutId, Object, ObjectId, TenantId};
 use crate::model::options::{Durability, PolicyKind};
 use crate::model::place::UNIT_BYTES;
+use crate::policy::evict::{Lru, Newcomer, Policy, PolicyMaker};
 use crate::shard::{
     Action, Decline, Failure, Outcome, PutItem, PutOptions, ReserveItem, ShardOptions,
 };
@@ -216,4 +217,58 @@ fn admission_declines_blocks_that_come_once_with_what_follows_them_and_nothing_p
     let stored = together(&mut rig, new).iter().filter(|result| **result == STORED).count() as u64;
     let written = rig.shard.stats().bytes_written - before;
     assert_eq!(written, stored * UNIT_BYTES, "what is declined is not written");
+}
+
+/// Admits the first put that it judges, and no other.
+struct Once {
+    lru: Lru,
+    has_admitted: bool,
+}
+
+impl Policy for Once {
+    fn admits(&mut self, _new: &Newcomer) -> bool {
+        !std::mem::replace(&mut self.has_admitted, true)
+    }
+
+    fn inserted(&mut self, id: ObjectId, key_hash: u64) {
+        self.lru.inserted(id, key_hash);
+    }
+
+    fn touched(&mut self, id: ObjectId) {
+        self.lru.touched(id);
+    }
+
+    fn removed(&mut self, id: ObjectId) {
+        self.lru.removed(id);
+    }
+
+    fn evicted(&mut self, id: ObjectId, key_hash: u64) {
+        self.lru.evicted(id, key_hash);
+    }
+
+    fn victim(&mut self, is_leased: &mut dyn FnMut(ObjectId) -> bool) -> Option<ObjectId> {
+        self.lru.victim(is_leased)
+    }
+
+    fn memory_bytes(&self) -> usize {
+        self.lru.memory_bytes()
+    }
+}
+
+/// Declined, the second would leave the bytes of the first, which is not there yet when it is judged.
+#[test]
+fn a_put_behind_one_of_its_key_that_is_under_way_is_never_declined() {
+    for durability in [Durability::Volatile, Durability::Restart, Durability::Durable] {
+        let once = |objects| -> Box<dyn Policy> {
+            Box::new(Once { lru: Lru::new(objects), has_admitted: false })
+        };
+        let custom_policy = Some(PolicyMaker::new(once));
+        let mut rig = Rig::new(1, 64, ShardOptions { custom_policy, ..options(durability) });
+        let together = rig.submit_puts([item(1, 1), item(1, 2)]);
+        let behind = rig.submit(Time::NEVER, Action::Put(item(1, 3)));
+        rig.turn(50);
+        assert_eq!(rig.taken(together), [STORED, STORED], "{durability:?}");
+        assert_eq!((rig.taken(behind), rig.get(1, 3)), (vec![STORED], hit(3)));
+        assert_eq!(rig.put(2, 1), Ok(Outcome::Declined(Decline::Admission)));
+    }
 }

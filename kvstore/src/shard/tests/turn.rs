@@ -6,16 +6,12 @@ use adit_driver::Time;
 use adit_driver::spec::Status;
 
 use super::device::{Kind, TestDevice};
-use super::{Rig, STORED, UNITS, device_failed, form, format, get, item, options};
+use super::{Rig, STORED, UNITS, device_failed, form, format, get, hit, item, options};
 use crate::media::format::FormatOptions;
 use crate::model::key::Key;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
 use crate::shard::{Action, Failure, Outcome, ShardOptions, Turn};
-
-fn hit(units: u64) -> Result<Outcome, Failure> {
-    Ok(Outcome::Hit { bytes: units * UNIT_BYTES })
-}
 
 impl Rig {
     /// Takes a turn at the same time as the last.

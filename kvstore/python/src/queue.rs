@@ -60,7 +60,8 @@ impl Countdown {
 impl Wake for Countdown {
     fn wake(self: Arc<Self>) {
         let come = self.come.fetch_add(1, Ordering::SeqCst) + 1;
-        if come >= self.wanted.load(Ordering::SeqCst) {
+        // Once: those that come behind it are not wanted yet.
+        if come == self.wanted.load(Ordering::SeqCst) {
             self.ready.push(self.number);
         }
     }

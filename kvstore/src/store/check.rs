@@ -67,13 +67,15 @@ impl Check {
         self.home.tell(verdict)
     }
 
-    /// Leaves verifying to the process that `memory` is shared with, by the digest.
+    /// Returns whether some of the bytes are still to be copied to the caller's memory, which verifying does.
+    pub(super) fn has_copy(&self) -> bool {
+        self.passage.as_ref().is_some_and(|passage| passage.is_copied())
+    }
+
+    /// Leaves verifying to the process that `memory` is shared with, by the digest. Not of what [has a copy](Self::has_copy).
     pub(super) fn hand_over(mut self, memory: AnyBuffer) -> (AnyBuffer, Digest) {
-        let (unverified, passage) = (self.take(), self.passage.take());
-        let (memory, digest, verdict) = match passage {
-            Some(passage) => passage.hand_over(unverified, memory),
-            None => unverified.hand_over(memory),
-        };
+        self.passage.take().into_iter().for_each(|passage| passage.end_in_place());
+        let (memory, digest, verdict) = self.take().hand_over(memory);
         self.home.tell(verdict);
         (memory, digest)
     }

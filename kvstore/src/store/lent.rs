@@ -24,7 +24,7 @@ use super::value::Read;
 use crate::error::Result;
 use crate::model::object::Version;
 use crate::model::place::UNIT_BYTES;
-use crate::shard::{Digest, Failure, Found, GetItem, Outcome, Part, Unverified, Verdict};
+use crate::shard::{Failure, Found, GetItem, Outcome, Part, Unverified, Verdict};
 
 const UNIT: usize = UNIT_BYTES as usize;
 
@@ -93,6 +93,10 @@ impl Reach {
         bytes: u64,
         device: Option<u8>,
     ) -> Option<Ticket> {
+        if bytes_of(memory) < bytes || !self.knows(memory) {
+            // The shard refuses it.
+            return None;
+        }
         let any = || self.choosers.iter().flatten().next();
         let of = |device| self.choosers[usize::from(device)].as_ref();
         let [_, chooser] = device.map_or_else(any, of)?;
@@ -291,7 +295,7 @@ impl Bounced {
         pools: &Pools,
     ) -> Result<Option<usize>> {
         let has: usize = self.into.iter().map(|buffer| buffer.len()).sum();
-        let needs = needs(found, &item.part, has);
+        let needs = needs(found, &item.part);
         self.is_checked &= pools.check_read(needs as u64, false).is_ok();
         let reaches =
             |buffer| !self.is_checked && self.reach.reaches(usize::from(found.device), buffer);
@@ -444,7 +448,9 @@ impl Passage {
                 let mut parts = list(memory);
                 let run = parts.pop().expect("the run comes back behind the caller's memory");
                 let run = PoolBuffer::of(run, through, &pool);
-                copy_at(0, &run, &mut into);
+                if verdict.is_intact() {
+                    copy_at(0, &run, &mut into);
+                }
                 (any(parts), verdict)
             }
         };
@@ -457,32 +463,25 @@ impl Passage {
         (any(joined(list(along), into)), verdict)
     }
 
-    /// Copies what passed through the pool behind `along`, and leaves verifying to the process that shares the memory.
-    pub(super) fn hand_over(
-        self,
-        unverified: Unverified,
-        along: AnyBuffer,
-    ) -> (AnyBuffer, Digest, Verdict) {
-        let Passage { run, mut into, in_place, ticket, counts } = self;
-        let through = run.as_ref().map_or(0, |run| run.len());
-        let mut work = || run.iter().for_each(|run| copy_at(0, run, &mut into));
-        match &ticket {
-            Some(ticket) => ticket.spend(work),
-            None => work(),
-        }
-        counts.count_copy(through);
-        counts.count_in_place(in_place);
-        unverified.hand_over(any(joined(list(along), into)))
+    /// Returns whether some of it passed through the pool. Only bytes that are verified leave it: it may hold others' bytes, if
+    /// a device lies.
+    pub(super) fn is_copied(&self) -> bool {
+        self.run.is_some()
+    }
+
+    /// Ends what went in place, all of it, unverified.
+    pub(super) fn end_in_place(self) {
+        debug_assert!(self.run.is_none() && self.into.is_empty(), "nothing is to be copied");
+        self.counts.count_in_place(self.in_place);
     }
 }
 
-/// Returns the bytes that a part of an object takes, of memory of `has` bytes. A layer is whole units, so that it fits in
-/// as many as there are.
-fn needs(found: Found, part: &Part, has: usize) -> usize {
+/// Returns the bytes that a part of an object takes.
+fn needs(found: Found, part: &Part) -> usize {
     let all = found.bytes as usize;
     match part {
         Part::All => all,
-        Part::Layer(_) => all.min(has / UNIT * UNIT),
+        Part::Layer(_) => found.piece_bytes as usize,
         Part::Bytes(range) => (range.end.min(found.bytes).saturating_sub(range.start)) as usize,
     }
 }

@@ -30,6 +30,9 @@ const PAUSE_MAX: u32 = 1024;
 /// So many times fewer segments are worth a trial, also if they are as many requests.
 const FEWER: u64 = 8;
 
+/// The beginning of a transfer that says what all of it is like. The question costs as much as it has pages.
+const ASKED_BYTES_MAX: u64 = 4 << 20;
+
 /// How a transfer goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Manner {
@@ -79,6 +82,7 @@ impl Chooser {
         buffers: impl IntoIterator<Item = &'a Buffer>,
         bytes: u64,
     ) -> bool {
+        let bytes = bytes.min(ASKED_BYTES_MAX);
         let (mut left, mut in_place) = (bytes, BlockRequests::default());
         for buffer in buffers {
             let (at, pages) = (buffer.pointer(0).addr().get() as u64, buffer.pages().bytes());

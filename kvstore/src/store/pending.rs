@@ -73,10 +73,13 @@ impl<T> Sent<T> {
 }
 
 impl Sent<Read> {
-    /// Returns the answer with what its bytes have to match, if they are not verified.
+    /// Returns the answer with what its bytes have to match, if they are not verified. What has to be copied is.
     fn unverified(self) -> Answer<(Read, Option<Digest>)> {
         let read = self.answer?;
-        let Some((check, _)) = self.check else { return Ok((read, None)) };
+        let Some((check, verify)) = self.check else { return Ok((read, None)) };
+        if check.has_copy() {
+            return Ok((verify(read, check), None));
+        }
         let (memory, digest) = check.hand_over(read.memory);
         Ok((Read { memory, ..read }, Some(digest)))
     }

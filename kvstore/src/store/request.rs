@@ -369,7 +369,10 @@ impl Caller {
                 Ok(_) => Ok(Read { bytes: None, memory, version: None }),
                 Err(failure) => Err(failed(failure, memory)),
             }),
-            Caller::Fill { reply, source } => {
+            Caller::Fill { reply, mut source } => {
+                if result.is_ok() {
+                    source.done();
+                }
                 let memory = source.restore(memory);
                 reply.send(match result {
                     Ok(_) => Ok(memory),

@@ -259,6 +259,23 @@ fn spans_that_begin_anywhere_are_written_and_read(rig: &Rig) {
     assert_eq!(rig.store.stats().wait().expect("counted").misses_corrupt, 0);
 }
 
+/// The tier's copy is of whole units, and the span is not.
+#[test]
+fn spans_of_any_length_are_read_into_while_the_tier_takes_a_copy() {
+    let rig = Rig::tiered();
+    let client = rig.client();
+    client.put(key(1), &data(1, 0, 5000)).wait().expect("put");
+    let mut span = client.allocate(8192).expect("memory");
+    drop(span.split_off(5000));
+    for _ in 0..20 {
+        let read = client.get_into(key(1), Part::All, span).wait().expect("got");
+        assert!(read.memory.to_vec() == data(1, 0, 5000));
+        span = read.memory;
+        span.bytes_mut().zero();
+    }
+    assert!(rig.store.stats().wait().expect("counted").tier_hits > 0, "the tier has it");
+}
+
 #[test]
 fn objects_of_the_tier_are_read_into_spans() {
     let rig = Rig::tiered();

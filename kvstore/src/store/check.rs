@@ -74,8 +74,12 @@ impl Check {
 
     /// Leaves verifying to the process that `memory` is shared with, by the digest. Not of what [has a copy](Self::has_copy).
     pub(super) fn hand_over(mut self, memory: AnyBuffer) -> (AnyBuffer, Digest) {
-        self.passage.take().into_iter().for_each(|passage| passage.end_in_place());
-        let (memory, digest, verdict) = self.take().hand_over(memory);
+        let (unverified, passage) = (self.take(), self.passage.take());
+        let memory = match passage {
+            Some(passage) => passage.end_in_place(memory),
+            None => memory,
+        };
+        let (memory, digest, verdict) = unverified.hand_over(memory);
         self.home.tell(verdict);
         (memory, digest)
     }

@@ -469,10 +469,11 @@ impl Passage {
         self.run.is_some()
     }
 
-    /// Ends what went in place, all of it, unverified.
-    pub(super) fn end_in_place(self) {
-        debug_assert!(self.run.is_none() && self.into.is_empty(), "nothing is to be copied");
+    /// Ends what went in place unverified, of which `along` is all. Returns the caller's memory, with what was not needed.
+    pub(super) fn end_in_place(self, along: AnyBuffer) -> AnyBuffer {
+        debug_assert!(self.run.is_none(), "nothing is to be copied");
         self.counts.count_in_place(self.in_place);
+        any(joined(list(along), self.into))
     }
 }
 

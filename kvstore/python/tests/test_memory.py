@@ -142,7 +142,8 @@ def test_threads_share_a_pool(store: adit.Store) -> None:
         for thread in threads:
             thread.join()
         assert np.array_equal(rows, there)
-        assert store.stats()["copied_bytes"] == 0
+        # In place or by copy is the store's choice, which begins in place.
+        assert store.stats()["in_place_bytes"] > 0
 
 
 def test_buffers_are_free_with_the_answer(store: adit.Store) -> None:

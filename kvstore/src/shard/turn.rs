@@ -119,7 +119,6 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
                 // Its objects are misses from now on.
                 self.options.removals.lose_track();
                 self.tier.forget_device(device as u8);
-                self.writers.forget_filled(device as u8);
                 self.fail_undurable(device);
             }
         }

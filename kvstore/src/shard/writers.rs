@@ -54,18 +54,6 @@ impl Writers {
         id
     }
 
-    /// Forgets what was filled on a device that failed, as its cache may have had it.
-    pub(super) fn forget_filled(&mut self, device: u8) {
-        let writers = self.open.values_mut();
-        for writer in writers.filter(|writer| writer.new.object.place.device == device) {
-            for (filled, claimed) in writer.filled.iter_mut().zip(&mut writer.claimed) {
-                if *filled && *claimed {
-                    (*filled, *claimed) = (false, false);
-                }
-            }
-        }
-    }
-
     /// Returns a writer that was not given up.
     fn usable(&mut self, id: WriterId) -> Result<&mut Writer, Failure> {
         let writer = self.open.get_mut(&id).filter(|writer| !writer.is_abandoned);
@@ -261,17 +249,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         writer.in_flight -= 1;
         let first = filling.extract.first_checksum as usize;
         let run = first..first + filling.checksums.len();
-        let device = usize::from(writer.new.object.place.device);
-        // A device that failed meanwhile may have lost it with its cache.
-        let is_written = trouble.is_none() && self.lanes[device].failure().is_none();
+        let is_written = trouble.is_none();
         writer.filled[run.clone()].fill(is_written);
         writer.claimed[run.clone()].fill(is_written);
         writer.new.checksums[run].copy_from_slice(&filling.checksums);
         if writer.is_abandoned && writer.in_flight == 0 {
             self.drop_writer(filling.writer);
         }
-        let failure = || trouble.map_or_else(|| self.failure_of(device), Trouble::into_failure);
-        let result = if is_written { Ok(Outcome::Filled) } else { Err(failure()) };
+        let result = trouble.map_or(Ok(Outcome::Filled), |trouble| Err(trouble.into_failure()));
         self.answer(reply, result, memory.into_any());
     }
 

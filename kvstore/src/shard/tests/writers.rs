@@ -177,17 +177,3 @@ fn a_writer_whose_data_are_in_flight_is_no_object_for_anybody() {
     rig.turn(5);
     assert_eq!(rig.shard.stats().used_units - rig.shard.spaces.sinking_units(), 1);
 }
-
-#[test]
-fn what_was_filled_on_a_device_that_failed_is_filled_again() {
-    let mut rig = Rig::new(1, 64, options(Durability::Durable));
-    let writer = reserve(&mut rig, PIECE_BYTES);
-    assert_eq!(rig.wait(fill(writer, Part::All, PIECE_UNITS)), FILLED);
-    rig.shard.lanes[0].fail("it was pulled out");
-    rig.turn(50);
-    rig.shard.attach(0, rig.devices[0].lane()).expect("it failed and is idle");
-    let missing = Err(Failure::Unfilled { missing_bytes: PIECE_BYTES });
-    assert_eq!(rig.wait(Action::Seal(writer)), missing, "its cache may have had it");
-    assert_eq!(rig.wait(fill(writer, Part::All, PIECE_UNITS)), FILLED);
-    assert_eq!(rig.wait(Action::Seal(writer)), STORED);
-}

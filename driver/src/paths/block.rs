@@ -16,7 +16,7 @@ pub struct BlockLimits {
     pub segment_bytes_max: u64,
 }
 
-/// What a transfer becomes.
+/// The requests and segments of a transfer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockRequests {
     /// Requests to the device.

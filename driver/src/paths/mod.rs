@@ -422,7 +422,7 @@ impl Device {
         match &self.path {
             Path::Psync(file) => file.block_limits(),
             Path::Uring(uring) => uring.file().block_limits(),
-            // What passes through is cut before, to what has as many segments as it has pages.
+            // Passed-through commands are cut before, into commands of as many segments as pages.
             Path::Nvme(_) | Path::Null(_) | Path::Mmap(_) | Path::UringCmd(_) => None,
         }
     }

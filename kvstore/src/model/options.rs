@@ -69,7 +69,7 @@ pub enum WhenReached {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum PolicyKind {
-    /// What is worth least, as learnt from the load; knows sequences, and declines what is worth less than all that is
+    /// Evicts the object of least worth, as learnt from the load; knows sequences, and declines one worth less than all that is
     /// there.
     #[default]
     Auto,

@@ -339,7 +339,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         mut choose: impl FnMut(&mut Option<Hashed<R>>, Found, Option<&Resident>) -> bool,
     ) {
         self.wake();
-        // What is in use does not go for what comes now.
+        // Objects in use do not go for new ones.
         self.note_hits();
         while let Some(Hashed { request: Request { deadline, action, .. }, .. }) = &requests.next {
             let deadline = *deadline;

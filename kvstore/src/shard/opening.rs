@@ -55,7 +55,7 @@ use crate::space::slab::Slabs;
 const LEASED_PARTS: u32 = 2;
 /// Maximum slices of one command: the limit of io_uring.
 const SLICES_MAX: u32 = 256;
-/// Most bytes of a command. What is longer ends as a whole where it could end in parts, of which one is summed while the
+/// Most bytes of a command. A longer one ends as a whole where it could end in parts, of which one is summed while the
 /// device moves the next; and a command for the memory of several objects is none for registered memory.
 const COMMAND_BYTES_MAX: u64 = 2 << 20;
 /// Extra entries while loading, one per `SPARE_PART` objects plus `SPARE_MIN`, because a checkpoint contains objects

@@ -4,7 +4,7 @@
 //! is registered for another device, only what is aligned goes along; the rest, or all, passes through a pool and is
 //! copied, which is counted. Memory that no device of the store knows is left to the shard, which refuses it.
 //!
-//! What a device can use as it is may still pass through a pool, where that costs less ([`super::manner`]).
+//! Memory that a device can use as it is may still pass through a pool, where that costs less ([`super::manner`]).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -417,9 +417,9 @@ impl Bounced {
     }
 }
 
-/// What was read on its way to the caller's memory.
+/// Bytes that were read, on their way to the caller's memory.
 pub(super) struct Passage {
-    /// What passed through the pool, behind what went to the caller's memory in place.
+    /// The bytes that passed through the pool, behind those that went to the caller's memory in place.
     run: Option<PoolBuffer>,
     /// The caller's memory for it.
     into: Vec<Buffer>,

@@ -2,7 +2,7 @@
 //!
 //! A device that reads and writes the caller's memory in place costs the processor nothing. But memory of small pages makes
 //! many segments of a transfer, and the kernel many requests ([`BlockLimits`]), which some devices carry out at a third of
-//! their rate; the store's own memory is of huge pages where there are some. What is better depends on the device. So:
+//! their rate; the store's own memory is of huge pages where there are some. The better one depends on the device. So:
 //!
 //! - [`Chooser::is_open`] says whether a transfer is open to choice at all: if the kernel would make much less of it by way of the
 //!   store's memory. All others go in place: those of the driver's own queues, those into huge pages, short ones.

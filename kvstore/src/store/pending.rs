@@ -73,7 +73,7 @@ impl<T> Sent<T> {
 }
 
 impl Sent<Read> {
-    /// Returns the answer with what its bytes have to match, if they are not verified. What has to be copied is.
+    /// Returns the answer with what its bytes have to match, if they are not verified. Those that have to be copied are.
     fn unverified(self) -> Answer<(Read, Option<Digest>)> {
         let read = self.answer?;
         let Some((check, verify)) = self.check else { return Ok((read, None)) };

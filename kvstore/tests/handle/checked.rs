@@ -87,7 +87,7 @@ fn a_digest_is_of_what_was_put_and_of_nothing_else(rig: &Rig) {
         (2, Part::Layer(1), 2, layer - 4096 + 511),
     ] {
         let before = store.stats().wait().expect("counted");
-        // What does not end with a unit passes through the pool, where it is verified before it is copied.
+        // A part that does not end with a unit passes through the pool, and is verified before it is copied.
         let odd = memory(&store, BYTES);
         let (read, digest) = unverified(store.get_into(key(number), part.clone(), odd));
         assert_eq!((read.bytes.is_some(), digest.is_none()), (true, number == 1), "{part:?}");

@@ -17,7 +17,7 @@ fn open() -> (Rig, Store) {
     let rig = Rig::soft_of(64);
     rig.format(1);
     let watermarks = Watermarks { high: 1000, low: 1000 };
-    // What was just put goes last.
+    // The object that was just put goes last.
     let policy = PolicyKind::Lru;
     let store = Store::open(&OpenOptions { watermarks, policy, ..rig.options() }).expect("a store");
     (rig, store)

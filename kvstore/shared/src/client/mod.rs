@@ -7,7 +7,7 @@
 //! drive and come back without a copy. Plain bytes pass through a pool of such memory, one copy in this process; values
 //! of [`Client::get`] lie in the pool until they are dropped.
 //!
-//! **Verifying.** What was read is verified in this process, by the thread that takes the answer, before a caller sees a byte of
+//! **Verifying.** This process verifies bytes that were read, on the thread that takes the answer, before a caller sees any of
 //! it. Where it is not what was put, the client asks again, and the server looks whether the object is damaged: then it is a
 //! miss, and dropped.
 //!

@@ -93,7 +93,7 @@ impl<T> Pending<T> {
         .ok_or(self)
     }
 
-    /// Takes the answer `from` its slot, verified on this thread. What is not what was put is asked for again.
+    /// Takes the answer `from` its slot, verified on this thread. If the bytes are not those that were put, asks again.
     fn take(&mut self, from: impl Fn(&Shared, u32) -> Option<Ended>) -> Option<Answer<T>> {
         loop {
             match std::mem::replace(&mut self.place, Place::Taken) {

@@ -32,7 +32,7 @@ pub(super) struct How {
     pub(super) condition: Condition,
 }
 
-/// What is read.
+/// A read.
 #[derive(Clone)]
 pub(super) struct Get {
     pub(super) key: Key,
@@ -96,7 +96,7 @@ pub(super) struct Ended {
     pub(super) memory: Memory,
     /// No answer came, and none will: the text says why.
     pub(super) is_lost: bool,
-    /// What was read, if it is not verified.
+    /// The digest and the request of bytes that are not verified yet.
     unverified: Option<Unverified>,
 }
 

@@ -47,7 +47,7 @@ fn by_loop<T>(client: &Client, mut pending: Pending<T>) -> Answer<T> {
             Err(pending) => pending,
         };
         let mut files = [PollFd::new(client.as_fd(), PollFlags::POLLIN)];
-        // What is asked again is made without a call of the loop's: it looks now and then.
+        // A repeated request is made without a call of the loop's: it looks now and then.
         poll(&mut files, PollTimeout::from(10u16)).expect("polled");
     }
 }
@@ -202,7 +202,7 @@ fn bytes_that_changed_in_the_clients_memory_are_asked_for_again() {
             let address = memory.as_ptr().addr() as u64;
             let pending = client.get_into(key(1), part.clone(), memory);
             until_answered(&rig, before.hits + 1);
-            process.write_all_at(b"written by somebody else", address + at).expect("written");
+            process.write_all_at(b"written by another process", address + at).expect("written");
             let read = wait(&client, pending).expect("got");
             let from = if let Part::Bytes(range) = &part { range.start as usize } else { 0 };
             let read = bytes_of(read).expect("a hit");

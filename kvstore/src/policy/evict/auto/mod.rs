@@ -52,7 +52,7 @@ const ADMIT_MARGIN: f32 = 1.1;
 /// Bit of a mark: the object's key is sampled. The bits below are its state.
 const SAMPLED: u32 = 16;
 
-/// What is known of an object, in four bits.
+/// The state of an object, in four bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State(u8);
 

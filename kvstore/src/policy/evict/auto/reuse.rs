@@ -27,7 +27,7 @@ pub(super) const GROUPS: usize = 41;
 const AGE_MAX: u32 = 4092;
 /// Lives of each class that the average of all is worth.
 const PRIOR: f32 = 40.0;
-/// What a count keeps at a solution.
+/// The share of a count that stays at a solution.
 const FADE: f32 = 0.97;
 /// Rounds in which the worth of a next use is found.
 const ROUNDS: usize = 4;
@@ -59,7 +59,7 @@ struct Life {
     begun: u32,
 }
 
-/// What was learnt.
+/// The lives seen, and the worths learnt from them.
 #[derive(Debug)]
 pub(super) struct Reuse {
     lives: NumberMap<u64, Life>,

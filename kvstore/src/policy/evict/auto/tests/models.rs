@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::traces::Trace;
 
-/// What a cache did with a trace.
+/// Counts of a cache's replay of a trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Score {
     pub(super) references: u32,

@@ -180,6 +180,8 @@ pub struct Lane<Q> {
     pub(crate) is_dirty: bool,
     /// Whether the shard has handled the failure.
     pub(crate) is_failure_noted: bool,
+    /// How often the device failed and was attached again before: it may have lost what it was sent until then.
+    pub(crate) attachment: u32,
     /// Whether the end of each command wakes the thread.
     pub(crate) notifies: bool,
 }
@@ -216,6 +218,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
             failure: None,
             is_dirty: false,
             is_failure_noted: false,
+            attachment: 0,
             notifies: false,
         }
     }

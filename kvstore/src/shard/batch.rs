@@ -25,6 +25,8 @@ pub(super) struct NewObject {
     pub(super) turn: u32,
     pub(super) object: Object,
     pub(super) slab_base: Option<u64>,
+    /// The attachment of its device to which its data go.
+    pub(super) attachment: u32,
     /// Unix time in seconds.
     pub(super) expires_s: Option<u64>,
     /// What must hold of its key when it is recorded.

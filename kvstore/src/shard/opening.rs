@@ -285,9 +285,11 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             let at_work = self.lanes.iter_mut().filter(|lane| lane.failure().is_none());
             at_work.for_each(|lane| lane.is_dirty = true);
         }
-        let old = std::mem::replace(&mut self.lanes[usize::from(device)], lane);
+        let here = &mut self.lanes[usize::from(device)];
+        let old = std::mem::replace(here, lane);
+        here.attachment = old.attachment + 1;
         // Data written before the failure may not have been flushed.
-        self.lanes[usize::from(device)].is_dirty = true;
+        here.is_dirty = true;
         Ok(old)
     }
 }

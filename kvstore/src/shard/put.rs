@@ -258,6 +258,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
             turn: 0,
             object,
             slab_base: None,
+            attachment: 0,
             expires_s,
             condition: Condition::Always,
             recorded: None,
@@ -310,6 +311,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         for (index, (mut put, room)) in puts.into_iter().zip(rooms).enumerate() {
             put.new.object.place = room.place;
             put.new.slab_base = room.slab_base;
+            put.new.attachment = self.lanes[usize::from(room.place.device)].attachment;
             put.new.turn = self.order.take_turn(put.new.hash);
             self.order.expect_no_more(put.new.hash);
             let object = &put.new.object;
@@ -472,11 +474,20 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         }
     }
 
-    /// Returns why data that were written will never be durable: no flush goes to a device that is out of service.
+    /// Returns why data that were written will never be durable: no flush goes to a device that is out of service, and
+    /// none brings back what was lost before it was attached again.
     fn never_durable(&self, new: &NewObject) -> Option<Failure> {
-        let device = usize::from(new.object.place.device);
-        (self.log.is_strict() && self.lanes[device].failure().is_some())
-            .then(|| self.failure_of(device))
+        let device = new.object.place.device;
+        let lane = &self.lanes[usize::from(device)];
+        if !self.log.is_strict() {
+            None
+        } else if lane.failure().is_some() {
+            Some(self.failure_of(usize::from(device)))
+        } else {
+            let why = "it failed, and may have lost what was written: put the object again";
+            (lane.attachment != new.attachment)
+                .then(|| Failure::Device { device, why: why.to_owned() })
+        }
     }
 
     /// Gives up an object that was never visible.

@@ -154,12 +154,14 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let Reserving { hash, expires_s, condition, .. } = *item;
         let (key, checksums) = (item.key.clone(), Sums::from_elem(0, count));
         let (turn, recorded) = (0, None);
+        let attachment = self.lanes[usize::from(object.place.device)].attachment;
         let new = self.scratch.news.fill(NewObject {
             key,
             hash,
             turn,
             object,
             slab_base,
+            attachment,
             expires_s,
             condition,
             recorded,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_driver::Time;
 
 use super::device::Kind;
-use super::{Rig, STORED, UNITS, get, item, options};
+use super::{Rig, STORED, UNITS, device_failed, get, hit, item, options};
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
 use crate::shard::{Action, Outcome};
@@ -42,6 +42,23 @@ fn a_device_that_failed_is_replaced_by_one_of_its_size() {
     rig.devices[1].medium().is_dead = false;
     rig.shard.attach(1, rig.devices[1].lane()).expect("it failed and is idle");
     assert_eq!(failed(&rig), [false; 3]);
+}
+
+#[test]
+fn a_put_that_waited_for_its_turn_while_its_device_lost_its_cache_fails() {
+    let mut rig = Rig::new(2, 64, options(Durability::Durable));
+    rig.devices[0].medium().held = vec![Kind::Write];
+    // The first goes to device 0, the next to device 1.
+    let first = rig.submit(Time::NEVER, Action::Put(item(1, 1)));
+    let second = rig.submit(Time::NEVER, Action::Put(item(1, 2)));
+    rig.turn(5);
+    rig.lose_cache(1);
+    rig.devices[0].medium().held.clear();
+    rig.turn(50);
+    assert_eq!(rig.taken(first), [STORED]);
+    let answers = rig.taken(second);
+    assert!(answers.len() == 1 && device_failed(1, &answers[0]), "{answers:?}");
+    assert_eq!(rig.get(1, 1), hit(1));
 }
 
 #[test]

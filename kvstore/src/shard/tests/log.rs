@@ -101,6 +101,7 @@ fn put(key: &[u8], answer: Option<u64>) -> Event<u64> {
             version: Version::NONE,
         },
         slab_base: None,
+        attachment: 0,
         expires_s: None,
         condition: Condition::Always,
         recorded: None,

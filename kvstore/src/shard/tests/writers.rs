@@ -177,3 +177,18 @@ fn a_writer_whose_data_are_in_flight_is_no_object_for_anybody() {
     rig.turn(5);
     assert_eq!(rig.shard.stats().used_units - rig.shard.spaces.sinking_units(), 1);
 }
+
+/// Its cache may have had what was filled.
+#[test]
+fn a_writer_whose_device_failed_and_came_back_is_not_said_to_be_durable() {
+    let mut rig = Rig::new(1, 64, options(Durability::Durable));
+    let writer = reserve(&mut rig, PIECE_BYTES);
+    assert_eq!(rig.wait(fill(writer, Part::All, PIECE_UNITS)), FILLED);
+    rig.lose_cache(0);
+    let sealed = rig.wait(Action::Seal(writer));
+    assert!(device_failed(0, &sealed), "{sealed:?}");
+    assert_eq!(rig.shard.stats().used_units, 0, "its room came back");
+    let writer = reserve(&mut rig, PIECE_BYTES);
+    assert_eq!(rig.wait(fill(writer, Part::All, PIECE_UNITS)), FILLED);
+    assert_eq!(rig.wait(Action::Seal(writer)), STORED);
+}

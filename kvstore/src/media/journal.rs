@@ -157,11 +157,26 @@ impl Journal {
     /// Seals the open block, unless it is empty, so that it can be written. All records so far are then in blocks
     /// below the returned mark.
     pub fn seal(&mut self) -> Mark {
-        if self.open.is_empty() {
-            return self.mark;
+        if !self.open.is_empty() {
+            self.seal_open();
         }
+        self.mark
+    }
+
+    /// Seals a block without records, if the ring has room for one: it tells that the blocks before it were flushed. An
+    /// opening does so before it appends anything.
+    pub fn vouch(&mut self) {
+        assert!(self.open.is_empty(), "a record has a block that tells as much");
+        if self.free_blocks() > 0 {
+            self.seal_open();
+        }
+    }
+
+    fn seal_open(&mut self) {
+        assert!(self.free_blocks() > 0, "the block that is sealed lies in the ring");
         let Mark { sequence, chain } = self.mark;
         let (epoch, session, durable_end) = (self.epoch, self.session, self.durable_end);
+        assert!(durable_end <= sequence, "a block tells of those before it");
         let stamp = Stamp { epoch, session, sequence, chain, durable_end };
         self.record_bytes += self.open.record_bytes() as u64;
         let seal = self.open.seal(&stamp);
@@ -170,7 +185,6 @@ impl Journal {
         self.mark = Mark { sequence: sequence + 1, chain: seal };
         assert!(self.open.is_empty(), "no block is added to once it is sealed");
         self.assert_in_order();
-        self.mark
     }
 
     /// Returns the open block: a checkpoint that begins now replays from here.

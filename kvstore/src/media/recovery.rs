@@ -273,6 +273,14 @@ pub fn recover<M: Media, R: Rebuild>(
 }
 
 impl Recovered {
+    /// Returns whether a block of the journal has to tell that those before it were flushed ([`Journal::vouch`]), before
+    /// the void slots are zeroed: a header among them may be all that tells a lost block from the journal's end.
+    ///
+    /// [`Journal::vouch`]: crate::media::journal::Journal::vouch
+    pub fn needs_voucher(&self) -> bool {
+        self.lost_blocks > 0 && !self.is_journal_void
+    }
+
     /// Returns whether damage cost records.
     pub fn is_damaged(&self) -> bool {
         self.lost_blocks > 0 || self.is_inconsistent || self.is_journal_void
@@ -302,10 +310,9 @@ impl Recovered {
             self.checkpoint.is_some() || self.checkpoint_records == 0,
             "what was read of a void checkpoint does not count"
         );
-        assert!(
-            !self.is_journal_void || (self.journal_records == 0 && self.void_slots == [true; 2]),
-            "only what holds nothing is void"
-        );
+        let is_void = self.is_journal_void;
+        assert!(!is_void || self.journal_records == 0, "only what holds nothing is void");
+        assert!(!is_void || self.void_slots == [true; 2], "no checkpoint counts without a journal");
         if let Some(Chosen { number, slot, begin }) = self.checkpoint {
             assert!(number < self.next_number, "numbers of checkpoints only grow");
             assert!(slot == 1 - self.next_slot, "the next checkpoint spares the one loaded");

@@ -31,12 +31,13 @@ use crate::catalog::regions::Regions;
 use crate::catalog::tenant::Tenants;
 use crate::error::{Error, Result};
 use crate::io::lane::{Lane, Load};
-use crate::media::block::Lineage;
+use crate::media::block::{JOURNAL_BLOCK_BYTES, Lineage};
+use crate::media::device_set::Agreed;
 use crate::media::format::{Set, Waiting, begin_session};
 use crate::media::geometry::Geometry;
 use crate::media::journal::{FIRST_SEQUENCE, Journal, Mark};
 use crate::media::record::{Put, Record, record_bytes};
-use crate::media::recovery::{Recovered, recover};
+use crate::media::recovery::{Areas, Recovered, recover};
 use crate::model::key::KeyHasher;
 use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, Object, ObjectId, Version};
@@ -97,7 +98,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         let mut tables = Tables::new(shard, set, &options)?;
         let areas = geometry.areas(shard);
         let mut waiting = Waiting { lanes: &mut lanes, clock };
-        let recovered = match options.durability {
+        let mut recovered = match options.durability {
             Durability::Volatile => None,
             _ => {
                 let witness = set.witness(shard);
@@ -109,8 +110,12 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         if shard == 0 {
             begin_session(&mut lanes, set, options.durability, clock)?;
         }
-        if let Some(recovered) = &recovered {
-            Waiting { lanes: &mut lanes, clock }.void(&areas, recovered)?;
+        if let Some(recovered) = &mut recovered {
+            let mut waiting = Waiting { lanes: &mut lanes, clock };
+            if recovered.needs_voucher() {
+                vouch(&mut waiting, &areas, agreed, recovered)?;
+            }
+            waiting.void(&areas, recovered)?;
         }
         let now = clock();
         let mut recovery = Recovery { recovered, objects: 0, dropped: tables.dropped, outdated: 0 };
@@ -294,12 +299,32 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 }
 
+/// Writes and flushes a block that tells which blocks of the journal were flushed.
+fn vouch<Q: CommandQueue<Load>>(
+    waiting: &mut Waiting<'_, Q>,
+    areas: &Areas,
+    agreed: Agreed,
+    recovered: &mut Recovered,
+) -> Result<()> {
+    let (next, tail) = (recovered.next, recovered.tail);
+    let mut journal =
+        Journal::new(areas.journal.clone(), agreed.epoch, agreed.sequence, next, tail);
+    let mut bytes = [0; JOURNAL_BLOCK_BYTES];
+    journal.vouch();
+    if let Some(write) = journal.take(&mut bytes) {
+        waiting.write_run(areas.device, write.unit, &bytes)?;
+        waiting.flush()?;
+        recovered.next = journal.mark();
+    }
+    Ok(())
+}
+
 fn new_log<R>(
     shard: u16,
     geometry: &Geometry,
     options: &ShardOptions,
     recovery: &Recovery,
-    agreed: crate::media::device_set::Agreed,
+    agreed: Agreed,
     now: Time,
 ) -> Log<R> {
     let ring = geometry.journal(shard).1;

@@ -394,6 +394,13 @@ impl Shard {
     }
 
     pub(super) fn resume(&mut self, state: State, found: &Recovered) {
+        self.session += 1;
+        self.journal = Journal::new(areas().journal, 1, self.session, found.next, found.tail);
+        self.in_flight.clear();
+        if found.needs_voucher() {
+            self.journal.vouch();
+            self.write_all_and_flush();
+        }
         for (slot, _) in areas().slots.iter().zip(found.void_slots).filter(|(_, void)| *void) {
             self.device.write(slot.start, &[0; CHECKPOINT_HEADER_BYTES]);
         }
@@ -403,10 +410,7 @@ impl Shard {
         }
         self.device.flush();
         self.told.retain(|(block, _)| *block < found.next.sequence);
-        self.session += 1;
-        self.journal = Journal::new(areas().journal, 1, self.session, found.next, found.tail);
         self.state = state;
-        self.in_flight.clear();
         self.taking = None;
         self.next_checkpoint = (found.next_number, found.next_slot);
         self.newest_begin = found.checkpoint.map_or(FIRST_SEQUENCE, |one| one.begin.sequence);

@@ -113,6 +113,22 @@ fn an_object_whose_next_version_or_delete_is_lost_is_a_miss_and_stays_one() {
 }
 
 #[test]
+fn what_an_opening_knew_to_be_lost_the_next_one_knows() {
+    let mut rig = rig();
+    for key in 1..=3 {
+        assert_eq!(rig.put(key, 1), STORED);
+    }
+    let rig = damaged(rig, 2);
+    // That was known from block 3 alone, until the opening.
+    rig.devices[0].medium().bytes[(4 * UNIT_BYTES + 100) as usize] ^= 1;
+    let kept = ShardOptions { keep_outdated: true, ..options(Durability::Durable) };
+    let mut rig = rig.reopened(kept);
+    let recovered = rig.recovery.recovered.as_ref().expect("it has a journal");
+    assert_eq!((recovered.lost_blocks, recovered.next.sequence), (2, 6));
+    assert_eq!(rig.get(1, 1), Ok(Outcome::Hit { bytes: UNIT_BYTES }));
+}
+
+#[test]
 fn a_shard_that_lost_its_whole_index_says_so() {
     let mut rig = rig();
     // The journal goes round, so that a checkpoint is all there is of its beginning.

@@ -1,8 +1,8 @@
 //! The driver, and a store on it, with a controller that lies in Identify and in CAP: any value of any field gives an
 //! error that names what the device said, or a store that keeps its objects; never a panic or wrong data.
 //!
-//! The seed of the random lies is printed; `ADIT_FUZZ_SEED=N` repeats it, `ADIT_FUZZ_RUNS=N` makes so many. docs/nvme-coverage.md says what an odd value
-//! of each field does.
+//! The seed of the random lies is printed; `ADIT_FUZZ_SEED=N` repeats it, `ADIT_FUZZ_RUNS=N` makes so many.
+//! docs/design/nvme-coverage.md says what an odd value of each field does.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
@@ -313,7 +313,7 @@ fn lie(state: &mut u64) -> Lie {
 
 #[test]
 fn the_documentation_says_what_each_field_does() {
-    let text = include_str!("../../docs/nvme-coverage.md");
+    let text = include_str!("../../docs/design/nvme-coverage.md");
     let section = text.split("\n## ").find(|section| section.starts_with("Odd values"));
     let section = section.expect("it has a table of odd values");
     let words: Vec<&str> =

@@ -15,7 +15,7 @@
 //! | how each command ended | [`GioUring::wait`] gives an [`Outcome`] | CPU, later |
 //!
 //! If the GPU cannot drive the devices' queues, CPU threads carry the same calls out, and [`GioUring::description`] says
-//! why. [`Pages`] has an example; `docs/gpu.md` explains the algorithm.
+//! why. [`Pages`] has an example; `docs/use/gpu.md` explains the algorithm.
 //!
 //! From the bottom up, a folder uses only those before it:
 //!

@@ -127,8 +127,8 @@ impl Options {
 
 /// Commands per second of a drive: reads of 4 KiB over PCIe 5.0 x4, which carries 15.75 GB/s.
 const COMMANDS_PER_DEVICE: u64 = 3_845_000;
-/// Commands per second of a multiprocessor: an eighth of what eight have to do at least (docs/gpu.md). No GPU was there to
-/// measure one, which `adit gpu bench --sms 1` does.
+/// Commands per second of a multiprocessor: an eighth of what eight have to do at least (docs/use/gpu.md). No GPU was
+/// there to measure one, which `adit gpu bench --sms 1` does.
 const COMMANDS_PER_SM: u64 = 7_500_000;
 
 /// Options of the thread that rings doorbells for the GPU.

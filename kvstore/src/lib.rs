@@ -51,7 +51,7 @@
 //! | [`Error`] | what can fail, and what to do about it |
 //!
 //! `kvstore/examples/server` is a complete server and `kvstore/examples/tokio.rs` an async one,
-//! `docs/kv.md` is for operators, and `docs/disk-format.md` specifies
+//! `docs/operate/kv.md` is for operators, and `docs/design/disk-format.md` specifies
 //! every byte on the media.
 //!
 //! # Inside
@@ -81,7 +81,7 @@
 
 /// The snippets of the operators' page.
 #[cfg(doctest)]
-#[doc = include_str!("../../docs/kv.md")]
+#[doc = include_str!("../../docs/operate/kv.md")]
 struct Page;
 
 mod catalog;

@@ -1,5 +1,5 @@
 //! The format of a stream of objects, for backups and for moving: `adit kv export` writes it, `adit kv import` reads it.
-//! `docs/kv-stream.md` specifies it byte by byte.
+//! `docs/design/kv-stream.md` specifies it byte by byte.
 //!
 //! A header is followed by numbered frames with checksums: an object, its pieces, the next object, and at the end the
 //! counts. So a reader tells a stream that was cut off, and a damaged, missing or swapped frame. It needs memory for one

@@ -1,4 +1,4 @@
-//! Checks each field against `docs/disk-format.md`. A change here means a new version of the format.
+//! Checks each field against `docs/design/disk-format.md`. A change here means a new version of the format.
 
 use adit_kvstore::internals::block::{
     BODY_BLOCK_BYTES, BlockKind, BlockReader, BlockWriter, Lineage, Stamp,

@@ -30,7 +30,7 @@
 //! | `timing` | how long commands take |
 //! | `rng`, `words` | seeded randomness; parsing of values |
 //!
-//! `docs/faults.md` describes the faults, the effects of a power cut and the sources of the timing figures.
+//! `docs/use/faults.md` describes the faults, the effects of a power cut and the sources of the timing figures.
 //!
 //! Nothing here starts a thread or reads a clock: the owner calls [`Controller::step`], and the work per step is
 //! bounded. Not supported: metadata transfers (protection information is generated and dropped here), fused commands,

@@ -302,7 +302,7 @@ impl Controller {
     }
 
     /// Cuts the power: registers read all ones until [`Controller::restore_power`]. `seed` decides which LBAs of the
-    /// write cache and of commands in flight survive (rules in `docs/faults.md`); durable data survives.
+    /// write cache and of commands in flight survive (rules in `docs/use/faults.md`); durable data survives.
     pub fn cut_power(&mut self, memory: &dyn HostMemory, seed: u64) {
         let cmb: Option<Arc<Cmb>> = self.cmb().cloned();
         self.lose_power(seed, &Dma { host: memory, cmb: cmb.as_deref() });

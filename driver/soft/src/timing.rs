@@ -6,7 +6,7 @@
 //! pass at the buffer's pace. While reads and large writes overlap, both also pass a third pipe with their combined
 //! bandwidth.
 //!
-//! `docs/faults.md` gives the source of each profile's figures.
+//! `docs/use/faults.md` gives the source of each profile's figures.
 
 use std::fmt;
 use std::str::FromStr;

@@ -168,7 +168,7 @@ def test_vllm_passes_touches_on(engine: Vllm) -> None:
 
 
 def test_vllm_hashes_are_the_same_in_each_process() -> None:
-    """docs/engines.md says so."""
+    """docs/use/engines.md says so."""
     code = (
         "from vllm.utils.hashing import sha256, sha256_cbor\n"
         "from vllm.v1.core import kv_cache_utils as utils\n"

@@ -533,7 +533,7 @@ impl Store {
         Ok(tenants)
     }
 
-    /// Return the store's counters by name; ``docs/kv.md`` explains them.
+    /// Return the store's counters by name; ``docs/operate/kv.md`` explains them.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let session = self.inside.session(py)?;
         let mut stats = wait(py, || session.store.stats())?;

@@ -56,7 +56,8 @@
 //! | [`server`] | the server |
 //! | [`client`] | its clients |
 //!
-//! [`server`] says what a client may not do, and what clients trust each other with; `docs/kv.md` is for operators.
+//! [`server`] says what a client may not do, and what clients trust each other with;
+//! `docs/operate/kv.md` is for operators.
 
 pub mod client;
 mod error;

@@ -1,6 +1,6 @@
 //! Records: the entries of journals and checkpoints.
 //!
-//! They are little-endian, of variable length and without padding; `docs/disk-format.md` specifies the bytes.
+//! They are little-endian, of variable length and without padding; `docs/design/disk-format.md` specifies the bytes.
 //! Decoding borrows, allocates nothing and checks every field: an accepted record encodes to the same bytes again.
 //! Records have no checksum, because the block around them has one.
 //!

@@ -46,9 +46,9 @@ const SWEEP_PATIENCE: Duration = Duration::from_secs(600);
 /// A handle to a store, usable from any thread. Clones refer to the same store.
 ///
 /// No call that takes keys or data waits: a request begins at once, or waits in the store for memory or for room until
-/// its [`Pending`] is dropped or its deadline passes, which counts from the call. `docs/kv.md` says how servers use
-/// that. [`Store::try_put`] and [`Store::try_get`] refuse a request that would wait. The calls that block the thread are
-/// [`Store::format`], [`Store::open`], [`Store::open_local`] and [`Store::recover`], which wait for devices, and those
+/// its [`Pending`] is dropped or its deadline passes, which counts from the call. `docs/operate/kv.md` says how servers
+/// use that. [`Store::try_put`] and [`Store::try_get`] refuse a request that would wait. The calls that block the thread
+/// are [`Store::format`], [`Store::open`], [`Store::open_local`] and [`Store::recover`], which wait for devices, and those
 /// named `wait`.
 ///
 /// Dropping the last handle closes the store without waiting for it. A process that is about to end awaits
@@ -447,7 +447,7 @@ impl Store {
         self.core.pools.counts.in_place_bytes()
     }
 
-    /// Returns counters, latencies and occupancy in Prometheus' text format; `docs/kv.md` explains each metric.
+    /// Returns counters, latencies and occupancy in Prometheus' text format; `docs/operate/kv.md` explains each metric.
     pub fn prometheus(&self) -> Pending<String> {
         let core = Arc::clone(&self.core);
         self.core.ask_each(

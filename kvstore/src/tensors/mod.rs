@@ -37,7 +37,7 @@
 //! # Ok::<(), adit_kvstore::Error>(())
 //! ```
 //!
-//! `docs/tensors.md` explains `kvstore/examples/decode.rs`, a loop that reads some layers ahead.
+//! `docs/use/tensors.md` explains `kvstore/examples/decode.rs`, a loop that reads some layers ahead.
 //!
 //! # Group 1
 //!

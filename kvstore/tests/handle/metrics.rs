@@ -104,7 +104,7 @@ fn words(text: &str, prefix: &str) -> BTreeSet<String> {
 }
 
 fn document(name: &str) -> String {
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs").join(name);
+    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/operate").join(name);
     std::fs::read_to_string(&path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
@@ -138,5 +138,5 @@ fn the_dashboard_and_the_manual_name_what_a_store_prints() {
     let short =
         |name: &&String| name.strip_prefix("adit_kv_").is_none_or(|name| !told.contains(name));
     let untold: Vec<_> = printed.iter().filter(short).collect();
-    assert!(untold.is_empty(), "docs/kv.md does not explain {untold:?}");
+    assert!(untold.is_empty(), "docs/operate/kv.md does not explain {untold:?}");
 }

@@ -28,7 +28,7 @@ Examples:
     adit kv export uring:kv.img - --prefix model/7b/ | zstd > 7b.kvx.zst
 
 A stream has each object's key, bytes, tenant, expiry and layout, with checksums; not the quotas of tenants. The store is open
-meanwhile: a server exports its own by Store::export. docs/kv-stream.md has the format.";
+meanwhile: a server exports its own by Store::export. docs/design/kv-stream.md has the format.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:

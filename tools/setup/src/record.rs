@@ -99,7 +99,8 @@ pub(crate) fn boot_id(root: &Root) -> String {
 /// # Errors
 /// When the file exists but is no record of ours; names it.
 pub(crate) fn load(root: &Root, address: PciAddress) -> Result<Option<DeviceRecord>> {
-    let remedy = "inspect it, return the device by hand as docs/setup.md describes, then remove it";
+    let remedy =
+        "inspect it, return the device by hand as docs/operate/setup.md describes, then remove it";
     read(root, &path(address), remedy, |record: &DeviceRecord| {
         let is_ours = record.version == VERSION && record.bdf == address.to_string();
         let other = || format!("version {} of {}", record.version, record.bdf);

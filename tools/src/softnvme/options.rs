@@ -78,7 +78,7 @@ pub(crate) struct SoftnvmeArgs {
     #[arg(long, value_name = "DRIVE")]
     model: Option<String>,
 
-    /// Faults to inject, as in 'delay(5ms)@read:p=0.01'; docs/faults.md has the syntax
+    /// Faults to inject, as in 'delay(5ms)@read:p=0.01'; docs/use/faults.md has the syntax
     #[arg(long, value_name = "PLAN")]
     faults: Option<String>,
 

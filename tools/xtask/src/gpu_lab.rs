@@ -2,7 +2,7 @@
 //!
 //! The folder is what a machine with a GPU gets that has no Rust: `adit` without hwloc, and the script `run`. The
 //! rehearsal runs it with the emulated GPU in the root file system of another distribution's release, without a network.
-//! What it measures is `adit gpu lab`'s (docs/gpu.md, "The lab").
+//! What it measures is `adit gpu lab`'s (docs/use/gpu.md, "The lab").
 
 use crate::deps;
 use crate::failure::{Context, Failure, Result};

@@ -436,7 +436,7 @@ fn links_lead_somewhere() {
 
 #[test]
 fn every_fault_in_the_table_is_a_test() {
-    let page = read("docs/testing.md");
+    let page = read("docs/design/testing.md");
     let table = section(&page, "## Faults, and what a caller sees");
     let sources = files(".rs");
     let source = |file: &str| {

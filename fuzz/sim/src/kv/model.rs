@@ -532,7 +532,8 @@ fn may_be(writes: &[Write], version: &Option<Version>, from: Moment, to: Moment)
     same.filter(|write| write.begin <= to).any(|write| !is_superseded(writes, write, from))
 }
 
-/// Returns whether a record may have reached the media without its data (cases 6 and 11 of `docs/disk-format.md`).
+/// Returns whether a record may have reached the media without its data (cases 6 and 11 of
+/// `docs/design/disk-format.md`).
 fn is_unsafe(writes: &[Write], from: Moment, to: Moment) -> bool {
     let mut puts = writes.iter().filter(|write| write.version.is_some() && write.begin <= to);
     puts.any(|write| write.end.is_none_or(|end| end >= from))

@@ -290,7 +290,7 @@ fn time_on_cpu(thread: &str) -> Duration {
     Duration::from_nanos(stat.split(' ').next().and_then(|ns| ns.parse().ok()).expect("a number"))
 }
 
-/// For docs/perf.md: `cargo test --release -p adit-gpu --lib doorbells_by_proxy -- --ignored --nocapture`.
+/// For docs/design/perf.md: `cargo test --release -p adit-gpu --lib doorbells_by_proxy -- --ignored --nocapture`.
 #[test]
 #[ignore = "measures, and so needs an idle machine of two cores"]
 fn doorbells_by_proxy_are_rung_within_microseconds_and_idling_costs_nothing() {

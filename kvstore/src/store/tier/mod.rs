@@ -33,7 +33,7 @@ impl Store {
     ///
     /// It has fewer while the machine or a control group of the process has no room for more, with a headroom of 64 MiB
     /// and 1/32 of what there is: a thread looks every 100 ms, takes memory from the tier at once, and gives it back step
-    /// by step. Memory goes by regions of up to 64 MiB for each shard. `docs/kv.md` says more.
+    /// by step. Memory goes by regions of up to 64 MiB for each shard. `docs/operate/kv.md` says more.
     ///
     /// What exceeds `bytes` is freed before this returns, with the objects in it, which stay in the store; only what a
     /// [`Value`](super::Value) holds is freed with it. When the size changes, the tier forgets how often its objects were

@@ -375,13 +375,13 @@ impl Plan {
     }
 }
 
-const GOALS: &str = "docs/gpu.md, What could be measured";
-const LIMITS: &str = "docs/gpu.md, Limits";
-const TESTED: &str = "docs/gpu.md, How it is tested without a GPU";
+const GOALS: &str = "docs/use/gpu.md, What could be measured";
+const LIMITS: &str = "docs/use/gpu.md, Limits";
+const TESTED: &str = "docs/use/gpu.md, How it is tested without a GPU";
 const GREEN: &str = "CUDA 12.5 has green contexts";
 const QUEUES: &str =
-    "docs/gpu.md, Partitions and kernels: CUDA frees nothing beside a kernel that does not end";
-const SUMS: &str = "docs/perf.md, Checksums: reckoned from machine code";
+    "docs/use/gpu.md, Partitions and kernels: CUDA frees nothing beside a kernel that does not end";
+const SUMS: &str = "docs/design/perf.md, Checksums: reckoned from machine code";
 const COPIES: &str = "every byte is compared";
 const LINK: &str =
     "nvbandwidth on PCIe 5.0 x16: 53.7 GB/s (xNVMe's experiments); half of it on 4.0";

@@ -13,7 +13,7 @@ use std::process::Command;
 /// The first architecture with the required instructions, the most common one, and the newest.
 const ARCHITECTURES: [&str; 3] = ["sm_80", "sm_90", "sm_100"];
 /// The page with a kernel of a user's own, and the architectures of which it uses instructions.
-const PAGE: &str = "docs/gpu.md";
+const PAGE: &str = "docs/use/gpu.md";
 const ASYNC_ARCHITECTURES: [&str; 2] = ["sm_90", "sm_100"];
 /// The name of its file.
 const DOCUMENTED: &str = "documented";

@@ -1,4 +1,4 @@
-//! Checks the tables of `docs/fio-compatibility.md` and the job files of `tests/jobs` against the
+//! Checks the tables of `docs/use/fio-compatibility.md` and the job files of `tests/jobs` against the
 //! implementation.
 //!
 //! `ADIT_BLESS=1 cargo test -p adit-bench documented` rewrites them; review the difference before
@@ -88,8 +88,8 @@ fn other(treatment: Treatment) -> String {
 
 #[test]
 fn the_document_lists_what_is_implemented() {
-    let file = from_here("../../docs/fio-compatibility.md");
-    let mut document = fs::read_to_string(&file).expect("docs/fio-compatibility.md");
+    let file = from_here("../../docs/use/fio-compatibility.md");
+    let mut document = fs::read_to_string(&file).expect("docs/use/fio-compatibility.md");
     let bless = std::env::var_os("ADIT_BLESS").is_some();
     for (name, expected) in [
         ("options", supported()),

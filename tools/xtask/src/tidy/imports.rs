@@ -1,6 +1,6 @@
 //! Who imports whom within a crate, by the names after `crate::`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// The imports between a crate's modules of the first level.
 #[derive(Debug, Default)]
@@ -19,17 +19,6 @@ impl Imports {
                 edges.entry(name.unwrap_or_default().to_owned()).or_insert_with(|| path.to_owned());
             }
         }
-    }
-
-    /// Pairs of modules that import each other.
-    pub(super) fn circles(&self) -> Vec<String> {
-        let mut circles = BTreeSet::new();
-        for (from, to) in self.arrows() {
-            if from < to && self.imports(to, from) {
-                circles.insert(format!("{from} <-> {to}"));
-            }
-        }
-        circles.into_iter().collect()
     }
 
     /// Imports from a layer of one above it, where `layers` has them from the lowest up.
@@ -53,10 +42,6 @@ impl Imports {
             move |(from, to): &(&str, &str)| from != to && is_module(from) && is_module(to);
         self.edges.iter().flat_map(of).filter(is_arrow)
     }
-
-    fn imports(&self, from: &str, to: &str) -> bool {
-        self.edges.get(from).is_some_and(|edges| edges.contains_key(to))
-    }
 }
 
 /// Returns the module of the first level that a file belongs to, by its path from the crate's `src`.
@@ -69,13 +54,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn circles_and_upward_imports_are_found_and_the_root_is_no_module() {
+    fn upward_imports_are_found_and_the_root_is_no_module() {
         let mut imports = Imports::default();
         imports.add("low.rs", &["use crate::high::A;", "use crate::Error;"]);
         imports.add("high/mod.rs", &["use crate::low;", "// crate::top is only named"]);
         imports.add("top.rs", &["use crate::high;"]);
         imports.add("lib.rs", &["pub use crate::top;"]);
-        assert_eq!(imports.circles(), ["high <-> low"]);
         assert_eq!(imports.upward(&["low", "high", "top"]), ["low -> high (low.rs)"]);
         assert_eq!(imports.upward(&[]), Vec::<String>::new());
     }

@@ -14,7 +14,25 @@ pub(crate) struct Lines {
 }
 
 impl Lines {
-    /// Adds the counts of a file.
+    /// Adds the counts of a Python file; the documentation of its items counts as comments.
+    pub(crate) fn add_python(&mut self, text: &str) {
+        let mut is_documentation = false;
+        for line in text.lines().map(str::trim) {
+            let quotes = line.matches("\"\"\"").count();
+            let begins = line.starts_with("\"\"\"");
+            if is_documentation || begins || line.starts_with('#') {
+                self.comment_words += line.split_whitespace().count();
+            } else if !line.is_empty() {
+                self.code += 1;
+                self.functions +=
+                    usize::from(line.starts_with("def ") || line.starts_with("async def "));
+                self.assertions += usize::from(line.starts_with("assert "));
+            }
+            is_documentation ^= quotes == 1 && (is_documentation || begins);
+        }
+    }
+
+    /// Adds the counts of a Rust or C++ file.
     pub(crate) fn add(&mut self, text: &str) {
         for line in lines_before_tests(text).into_iter().map(str::trim) {
             if let Some(comment) = line.strip_prefix("//") {
@@ -96,6 +114,16 @@ mod tests {
         let text = "mod a;\n#[cfg(test)]\npub(crate) mod b;\n#[cfg(test)]\nmod c {\n}\n";
         assert_eq!(test_modules("x/src/lib.rs", text), ["x/src/b"]);
         assert_eq!(test_modules("x/src/y.rs", text), ["x/src/y/b"]);
+    }
+
+    #[test]
+    fn pythons_documentation_is_no_code() {
+        let mut lines = Lines::default();
+        lines.add_python(
+            "\"\"\"One line.\"\"\"\n# two words\n\ndef f():\n    \"\"\"Two\n    lines.\n    \"\"\"\n    \
+             assert g\n    x = \"\"\"y\"\"\"\n",
+        );
+        assert_eq!(lines, Lines { code: 3, comment_words: 8, functions: 1, assertions: 1 });
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Tests `adit setup grant`, `revoke`, `hugepages` and `persist` as users see them, on recorded machines, so
-//! that nothing is changed.
+//! that nothing of this one is changed.
 
 use std::path::PathBuf;
 use std::process::Command;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A machine with a drive bound to vfio-pci, one with the kernel's driver, two nodes, and systemd.
 const MACHINE: &str = "\
@@ -22,6 +22,7 @@ const MACHINE: &str = "\
 /sys/kernel/iommu_groups/12/devices/0000:01:00.0 -> ../../../../bus/pci/devices/0000:01:00.0
 /dev/vfio/12 = x
 /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages = 8
+/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages = 8
 /sys/devices/system/node/node0/meminfo:
     Node 0 MemTotal: 2097152 kB
     Node 0 MemFree: 1048576 kB
@@ -164,80 +165,109 @@ fn what_cannot_be_granted_is_one_sentence() {
 }
 
 #[test]
-fn hugepages_are_told_before_they_are_set() {
+fn what_sets_hugepages_is_a_script_of_plain_lines() {
     let machine = Recording::new("hugepages", "");
-    let out = machine.succeed("hugepages --bytes 64M --node 1 --persist --dry-run");
+    let out = machine.succeed("hugepages --bytes 63M --node 1 --persist");
+    let file = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
+    let lines: Vec<&str> = out.lines().collect();
+    assert_eq!(lines[0], "# Sets 32 pages of 2.0MiB of node 1; now: 0, 0 free.");
+    assert!(lines[1].contains("'hugepagesz=2M hugepages=32'"), "{out}");
     assert_eq!(
-        changes(&out),
+        lines[2..],
         [
-            "write /var/lib/adit/setup/hugepages.json",
-            "echo 32 > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages",
-            "write /etc/tmpfiles.d/adit-hugepages.conf",
+            "cat > /etc/tmpfiles.d/adit-hugepages.conf <<'END_OF_FILE'",
+            &format!("w! {file} - - - - 32"),
+            "END_OF_FILE",
+            &format!("echo 32 > {file}"),
+            &format!("cat {file}"),
+            "# These lines undo it:",
+            &format!("#   echo 0 > {file}"),
+            "#   rm /etc/tmpfiles.d/adit-hugepages.conf",
         ]
     );
-    let line = "    w! /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages - - - - 32\n";
-    assert!(out.contains(line), "{out}");
-    let out = machine.succeed("hugepages --count 100 --dry-run --json");
+    let out = machine.succeed("hugepages --count 100 --json");
     let report: Value = serde_json::from_str(&out).expect("JSON");
-    assert_eq!(report["result"][0]["node"], 0);
-    assert_eq!(report["result"][0]["before"], 8);
-    assert_eq!(report["result"][0]["after"], Value::Null);
-    let out = machine.succeed("hugepages --release --dry-run");
-    assert!(out.contains("there is nothing to release"), "{out}");
+    let file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    assert_eq!(report["commands"], json!([format!("echo 100 > {file}"), format!("cat {file}")]));
+    assert_eq!(report["undo"], json!([format!("echo 8 > {file}")]));
+    assert_eq!(report["files"], json!([]));
 }
 
 #[test]
 fn hugepages_that_cannot_be_are_refused() {
     let machine = Recording::new("too-many", "");
     for line in [
-        "hugepages --count 10000 --dry-run",
-        "hugepages --count 18446744073709551615 --dry-run",
-        "hugepages --bytes 16383P --node 1 --dry-run",
+        "hugepages --count 10000",
+        "hugepages --count 18446744073709551615",
+        "hugepages --bytes 16383P --node 1",
     ] {
         let why = machine.fail(line, 1);
         assert!(why.contains("at most"), "{why}");
     }
-    let why = machine.fail("hugepages --size 1G --count 1 --dry-run", 1);
-    assert!(why.contains("pdpe1gb"), "{why}");
-    let why = machine.fail("hugepages --count 1 --node 7 --dry-run", 2);
+    // 1 GiB is free on node 0, less a 32nd of its 2 GiB: 480 pages.
+    let why = machine.fail("hugepages --count 489 --node 0", 1);
+    assert!(why.contains("node 0: 481 pages of 2.0MiB more than the 8 that there are"), "{why}");
+    assert!(why.contains("ask for 488 at most"), "{why}");
+    machine.succeed("hugepages --count 488 --node 0");
+    let why = machine.fail("hugepages --size 1G --count 1", 1);
+    assert!(why.contains("no hugepages of 1.0GiB") && why.contains("pdpe1gb"), "{why}");
+    let why = machine.fail("hugepages --count 1 --node 7", 2);
     assert!(why.contains("there is no node 7; there are: 0, 1"), "{why}");
-    machine.fail("hugepages --dry-run", 2);
-    machine.fail("hugepages --count -1 --dry-run", 2);
-    machine.fail("hugepages --size 4M --count 1 --dry-run", 2);
-    machine.fail("hugepages --release --count 1 --dry-run", 2);
+    machine.fail("hugepages", 2);
+    machine.fail("hugepages --count -1", 2);
+    machine.fail("hugepages --size 4M --count 1", 2);
+    machine.fail("hugepages --bytes 4M --count 1", 2);
 }
 
 #[test]
-fn a_release_tells_every_number_that_it_puts_back() {
-    let record = r#"/var/lib/adit/setup/hugepages.json = {"version": 1, "boot_id": "b7b0", "pools": [{"node": 0, "page_bytes": 2097152, "pages": 3}, {"node": 1, "page_bytes": 2097152, "pages": 0}]}
-"#;
-    let out = Recording::new("release", record).succeed("hugepages --release --dry-run");
+fn what_binds_at_boot_is_a_script_and_needs_something_to_bind() {
+    let machine = Recording::new("persist", RECORD);
+    let out = machine.succeed("persist");
+    assert!(out.starts_with("# Each boot binds 0000:01:00.0 after checking it again.\n"), "{out}");
+    let commands: Vec<&str> = out
+        .lines()
+        .filter(|line| line.starts_with("cat ") || line.starts_with("systemctl "))
+        .collect();
     assert_eq!(
-        changes(&out),
+        commands,
         [
-            "echo 3 > /sys/devices/system/node/node0/hugepages/hugepages-2048kB/nr_hugepages",
-            "rm /var/lib/adit/setup/hugepages.json",
+            "cat > /etc/modules-load.d/adit.conf <<'END_OF_FILE'",
+            "cat > /etc/systemd/system/adit-setup.service <<'END_OF_FILE'",
+            "systemctl enable adit-setup.service",
         ]
     );
-}
-
-#[test]
-fn the_unit_is_shown_and_needs_something_to_bind() {
-    let out = Recording::new("persist", RECORD).succeed("persist --dry-run");
-    assert_eq!(
-        changes(&out),
-        [
-            "write /etc/modules-load.d/adit.conf",
-            "write /etc/systemd/system/adit-setup.service",
-            "ln -s /etc/systemd/system/adit-setup.service \
-             /etc/systemd/system/multi-user.target.wants/adit-setup.service",
-            "systemctl daemon-reload",
-        ]
-    );
-    assert!(out.contains("    ExecStart=/usr/local/bin/adit setup bind --recorded\n"), "{out}");
+    assert!(out.contains("\nExecStart=/usr/local/bin/adit setup bind --recorded\n"), "{out}");
+    assert!(out.contains("\nWantedBy=multi-user.target\nEND_OF_FILE\n"), "{out}");
+    let report: Value = serde_json::from_str(&machine.succeed("persist --json")).expect("JSON");
+    assert_eq!(report["files"][0]["content"], "vfio-pci\n");
+    assert_eq!(report["undo"][0], "systemctl disable adit-setup.service");
     let bare = Recording::new("bare", "");
-    let why = bare.fail("persist --dry-run", 1);
+    let why = bare.fail("persist", 1);
     assert!(why.contains("begin with 'sudo adit setup bind BDF'"), "{why}");
-    let out = bare.succeed("persist --remove --dry-run");
-    assert!(out.contains("there is nothing to remove"), "{out}");
+}
+
+/// Runs the script with the machine's folders replaced by one of its own, as a user would run it as root.
+#[test]
+fn a_printed_script_does_what_it_says() {
+    let machine = Recording::new("script", RECORD);
+    let folder = std::env::temp_dir().join(format!("adit-script-{}", std::process::id()));
+    for below in ["etc/systemd/system", "etc/modules-load.d", "etc/tmpfiles.d", "sys/kernel/mm"] {
+        std::fs::create_dir_all(folder.join(below)).expect("a folder");
+    }
+    let at = folder.to_str().expect("UTF-8");
+    let script = machine.succeed("persist") + &machine.succeed("hugepages --count 9 --persist");
+    let script = script
+        .replace("> /etc/", &format!("> {at}/etc/"))
+        .replace("/sys/kernel/mm/hugepages/hugepages-2048kB/", &format!("{at}/sys/kernel/mm/"));
+    let shell = format!("set -e\nsystemctl() {{ echo \"ran $*\"; }}\n{script}");
+    let ended = Command::new("sh").args(["-c", &shell]).output().expect("a shell");
+    let said = String::from_utf8_lossy(&ended.stdout).into_owned();
+    let read = |file: &str| std::fs::read_to_string(folder.join(file));
+    let (unit, pages) =
+        (read("etc/systemd/system/adit-setup.service"), read("sys/kernel/mm/nr_hugepages"));
+    let _ = std::fs::remove_dir_all(&folder);
+    assert_eq!(said, "ran enable adit-setup.service\n9\n", "{ended:?}");
+    assert_eq!(pages.expect("a number"), "9\n");
+    let unit = unit.expect("a unit");
+    assert!(unit.starts_with("[Unit]\n") && unit.ends_with("=multi-user.target\n"), "{unit}");
 }

@@ -44,7 +44,15 @@ pub(super) enum SetupCommand {
     Revoke(RevokeArgs),
     Hugepages(HugepagesArgs),
     Doctor(DoctorArgs),
-    Persist(PersistArgs),
+    /// Prints what binds the recorded devices at each boot (a systemd unit); changes nothing
+    #[command(after_help = "\
+The lines are a shell script: root may run it, or put the parts where they belong. At boot each device is checked again
+before it is taken: same serial number, not in use, no signature.
+
+Examples:
+  adit setup persist
+  adit setup persist | sudo sh")]
+    Persist,
 }
 
 /// Options of every command that makes changes.
@@ -127,7 +135,7 @@ pub(super) struct UnbindArgs {
     pub(super) change: ChangeArgs,
 }
 
-/// Undoes all changes to drives, hugepages and rules; completes interrupted runs
+/// Undoes all changes to drives and rules; completes interrupted runs
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
 Examples:
@@ -187,23 +195,23 @@ pub(super) enum PageSize {
     Gibi1,
 }
 
-/// Allocates hugepages, checks what the kernel really allocated, and releases them
+/// Prints what allocates hugepages, now and at each boot; changes nothing
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-All or nothing: where the kernel gives fewer pages than were asked for, the number is put back and the possible number
-told. The first change records how many there were, for '--release' and 'adit setup restore'.
+The lines are a shell script: root may run it, or put the parts where they belong. More pages than memory allows are
+refused.
 
 Examples:
-  sudo adit setup hugepages --bytes 4G --node 0
-  sudo adit setup hugepages --size 1G --count 8 --persist
-  sudo adit setup hugepages --release")]
+  adit setup hugepages --bytes 4G --node 0
+  adit setup hugepages --size 1G --count 8 --persist
+  adit setup hugepages --bytes 4G | sudo sh")]
 pub(super) struct HugepagesArgs {
     /// Size of a page
     #[arg(long, value_enum, ignore_case = true, default_value = "2M")]
     pub(super) size: PageSize,
 
     /// Number of pages to allocate
-    #[arg(long, value_name = "N", value_parser = crate::units::count, required_unless_present_any = ["bytes", "release"], conflicts_with = "bytes")]
+    #[arg(long, value_name = "N", value_parser = crate::units::count, required_unless_present = "bytes", conflicts_with = "bytes")]
     pub(super) count: Option<u64>,
 
     /// Number of bytes to allocate, such as 512M or 4G; rounded up to whole pages
@@ -214,16 +222,9 @@ pub(super) struct HugepagesArgs {
     #[arg(long, value_name = "K")]
     pub(super) node: Option<u32>,
 
-    /// Also allocates them at each boot (by tmpfiles.d)
+    /// Also prints the file that allocates them at each boot (by tmpfiles.d)
     #[arg(long)]
     pub(super) persist: bool,
-
-    /// Restores all numbers from before the first change
-    #[arg(long, conflicts_with_all = ["count", "bytes", "node", "persist"])]
-    pub(super) release: bool,
-
-    #[command(flatten)]
-    pub(super) change: ChangeArgs,
 }
 
 /// Walks the whole chain from the firmware to one read, and names the first broken link with its remedy
@@ -238,21 +239,4 @@ pub(super) struct DoctorArgs {
     /// The device to check; by default all bound devices
     #[arg(value_name = "BDF")]
     pub(super) device: Option<PciAddress>,
-}
-
-/// Binds the recorded devices at each boot, by a systemd unit
-#[derive(Args, Clone, Debug)]
-#[command(after_help = "\
-At boot each device is checked again before it is taken: same serial number, not in use, no signature.
-
-Examples:
-  sudo adit setup persist
-  sudo adit setup persist --remove")]
-pub(super) struct PersistArgs {
-    /// Removes the unit and the list of modules
-    #[arg(long)]
-    pub(super) remove: bool,
-
-    #[command(flatten)]
-    pub(super) change: ChangeArgs,
 }

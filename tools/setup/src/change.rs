@@ -32,13 +32,6 @@ pub(crate) enum Change {
         /// Its permissions.
         mode: u32,
     },
-    /// Creates a symbolic link.
-    Link {
-        /// Where the link is.
-        path: PathBuf,
-        /// Where it points.
-        target: PathBuf,
-    },
     /// Removes a file or link, and the leftover of an interrupted [`Change::File`]; a missing file is no
     /// failure.
     Remove {
@@ -88,7 +81,6 @@ impl fmt::Display for Change {
                 write!(f, "echo {} > {}", shell_word(value), word(path))
             }
             Change::File { path, .. } => write!(f, "write {}", word(path)),
-            Change::Link { path, target } => write!(f, "ln -s {} {}", word(target), word(path)),
             Change::Remove { path } => write!(f, "rm {}", word(path)),
             Change::Owner { path, uid } => write!(f, "chown {uid} {}", word(path)),
             Change::Run { program, arguments } => {

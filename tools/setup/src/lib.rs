@@ -2,7 +2,8 @@
 //!
 //! Every command inspects the machine below a [`root::Root`] (this machine or a recorded one), decides, and
 //! then carries out [`change::Change`]s in order through an [`operation::Operation`], which prints each before
-//! making it. `--dry-run` only prints. A device's previous state is on disk in a [`record::DeviceRecord`]
+//! making it. `--dry-run` only prints. Hugepages and the unit for a boot are the user's to set: of these a
+//! [`script::Script`] is printed. A device's previous state is on disk in a [`record::DeviceRecord`]
 //! before the first change, so that `restore` can complete or undo an interrupted run.
 //!
 //! A device in use is never taken: [`inventory`] finds mounts, swap, holders, signatures and open files, and
@@ -25,6 +26,7 @@ mod progress;
 mod record;
 mod rights;
 mod root;
+mod script;
 #[cfg(test)]
 mod simulated;
 mod status;
@@ -53,6 +55,6 @@ pub fn run(args: &SetupArgs) -> Result<()> {
         SetupCommand::Revoke(revoke) => grant::revoke(&root, revoke, args.json),
         SetupCommand::Hugepages(hugepages) => hugepages::run(&root, hugepages, args.json),
         SetupCommand::Doctor(doctor) => doctor::run(&root, doctor, args.json),
-        SetupCommand::Persist(persist) => persist::run(&root, persist, args.json),
+        SetupCommand::Persist => persist::run(&root, args.json),
     }
 }

@@ -3,12 +3,12 @@
 //! A write to sysfs can block in a driver indefinitely and cannot be cancelled. It runs in a thread of its own,
 //! so that the user gets a report after [`LIMIT`].
 //!
-//! Files and links are renamed into place, and directories are synced: after a crash either the old or the new
+//! Files are renamed into place, and directories are synced: after a crash either the old or the new
 //! one exists, and perhaps a leftover beside it, which the next write or removal deletes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -42,7 +42,6 @@ impl Hands for Machine {
         match change {
             Change::Write { path, value } => within(LIMIT, write_attribute(path, value)),
             Change::File { path, content, mode } => replace(path, content, *mode),
-            Change::Link { path, target } => relink(path, target),
             Change::Remove { path } => remove(path),
             Change::Owner { path, uid } => own(path, *uid),
             Change::Run { program, arguments } => run(program, arguments, LIMIT).map(drop),
@@ -99,15 +98,6 @@ fn replace(path: &Path, content: &str, mode: u32) -> io::Result<()> {
     file.write_all(content.as_bytes())?;
     // Otherwise the rename could reach the disk before the content.
     file.sync_all()?;
-    fs::rename(&beside, path)?;
-    sync(directory)
-}
-
-fn relink(path: &Path, target: &Path) -> io::Result<()> {
-    let directory = directory_of(path)?;
-    let beside = beside(path);
-    delete(&beside)?;
-    symlink(target, &beside)?;
     fs::rename(&beside, path)?;
     sync(directory)
 }
@@ -269,17 +259,6 @@ mod tests {
         assert!(root.names("/etc").is_empty());
         apply(&change).expect("it is gone");
         apply(&Change::Remove { path: root.path("/no/such/x") }).expect("there never was one");
-    }
-
-    #[test]
-    fn a_link_is_led_elsewhere() {
-        let root = Root::recorded("/etc/wants/unit -> old\n/etc/wants/unit.new -> older");
-        let path = root.path("/etc/wants/unit");
-        let change = Change::Link { path: path.clone(), target: "../unit".into() };
-        apply(&change).expect("linked");
-        apply(&change).expect("linked again");
-        assert_eq!(fs::read_link(path).expect("a link"), Path::new("../unit"));
-        assert_eq!(root.names("/etc/wants"), ["unit"]);
     }
 
     #[test]

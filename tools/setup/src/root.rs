@@ -30,9 +30,6 @@ const OPENABLE: &str = "may be opened";
 /// Stands in a recording for a device file that the recording user could not open.
 const CLOSED: &str = "permission denied";
 
-/// Exists if systemd booted the machine (sd_booted(3)).
-pub(crate) const SYSTEMD: &str = "/run/systemd/system";
-
 /// The files of one machine.
 #[derive(Debug)]
 pub struct Root {

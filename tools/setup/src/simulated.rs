@@ -421,11 +421,6 @@ impl Kernel {
                 self.delete(&fragment(path).to_string_lossy());
                 Ok(())
             }
-            Change::Link { path, target } => {
-                self.put(path, "");
-                self.delete(&path.to_string_lossy());
-                symlink(target, self.at(path))
-            }
             Change::Remove { path } => {
                 self.delete(&path.to_string_lossy());
                 self.delete(&fragment(path).to_string_lossy());

@@ -7,11 +7,11 @@ use super::{no_iommu, plan};
 use crate::args::UnbindArgs;
 use crate::device::{Device, VFIO_PCI};
 use crate::failure::{Failure, Result};
+use crate::grant;
 use crate::inventory::{Inventory, Process};
 use crate::operation::Operation;
 use crate::record::{self, DeviceRecord};
 use crate::root::Root;
-use crate::{grant, hugepages, persist};
 
 /// Returns the named devices, or all. If one of the named devices cannot be returned, none is.
 ///
@@ -62,8 +62,6 @@ pub(super) fn restore(operation: &mut Operation) -> Result<Vec<Returned>> {
     // Grants left over belong to devices bound by hand.
     note(grant::withdraw_all(operation));
     note(no_iommu::put_back_if_unused(operation));
-    note(hugepages::release(operation));
-    note(persist::remove(operation));
     if let Some(failure) = Failure::all(failures) {
         return Err(failure);
     }

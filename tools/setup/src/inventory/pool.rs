@@ -2,13 +2,10 @@
 //!
 //! The files are those of the kernel's `Documentation/admin-guide/mm/hugetlbpage.rst`. `nr_hugepages` includes
 //! surplus pages: pages in use beyond the requested number, which are freed when their user ends. Only the
-//! difference, the requested number, is compared and recorded here.
+//! difference is the requested number.
 
 use std::path::{Path, PathBuf};
 
-use serde::{Deserialize, Serialize};
-
-use crate::change::Change;
 use crate::human;
 use crate::root::Root;
 
@@ -20,7 +17,7 @@ const ALL: &str = "/sys/kernel/mm/hugepages";
 const NUMBER: &str = "nr_hugepages";
 
 /// Pages of one size on one node, or on all.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Pool {
     /// The node; `None` for all.
     pub(crate) node: Option<u32>,
@@ -59,20 +56,6 @@ impl Pool {
         self.directory().join(NUMBER)
     }
 
-    /// Returns the pool whose [`Pool::file`] this is.
-    pub(crate) fn of_file(path: &Path) -> Option<Pool> {
-        let directory = path.parent()?;
-        let size = directory.file_name()?.to_str()?;
-        let kib: u64 = size.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
-        let node = match directory.parent()? {
-            all if all == Path::new(ALL) => None,
-            node => Some(number(node.parent()?.file_name()?.to_str()?)?),
-        };
-        let pool = Pool { node, page_bytes: kib.checked_mul(1024)? };
-        // Rejects other paths that parse.
-        (pool.file() == path).then_some(pool)
-    }
-
     /// Returns the current numbers; `None` if the kernel has no such pool.
     pub(crate) fn pages(self, root: &Root) -> Option<Pages> {
         let count = |file| root.text(self.directory().join(file))?.parse().ok();
@@ -81,10 +64,6 @@ impl Pool {
             free: count("free_hugepages")?,
             surplus: count("surplus_hugepages").unwrap_or(0),
         })
-    }
-
-    pub(crate) fn set(self, pages: u64) -> Change {
-        Change::Write { path: self.file(), value: pages.to_string() }
     }
 
     /// Describes its place, such as `node 0`.
@@ -124,9 +103,14 @@ pub(crate) fn all(root: &Root) -> Vec<Pool> {
 
 fn sizes(root: &Root, node: Option<u32>) -> Vec<Pool> {
     let any = Pool { node, page_bytes: 0 }.directory();
-    let directory = any.parent().unwrap_or(&any);
-    let names = root.names(directory).into_iter();
-    names.filter_map(|name| Pool::of_file(&directory.join(name).join(NUMBER))).collect()
+    let names = root.names(any.parent().unwrap_or(&any)).into_iter();
+    names.filter_map(|name| Some(Pool { node, page_bytes: page_bytes(&name)? })).collect()
+}
+
+/// Parses `hugepages-2048kB`.
+fn page_bytes(name: &str) -> Option<u64> {
+    let kib: u64 = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse().ok()?;
+    kib.checked_mul(1024)
 }
 
 /// Parses `node7` as 7.
@@ -140,34 +124,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pool_is_known_by_its_file() {
-        let known = [
-            (
-                "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages",
-                Pool { node: Some(1), page_bytes: 2 << 20 },
-            ),
-            (
-                "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages",
-                Pool { node: None, page_bytes: 1 << 30 },
-            ),
-        ];
-        for (path, pool) in known {
-            assert_eq!(Pool::of_file(Path::new(path)), Some(pool));
-            assert_eq!(pool.file(), Path::new(path));
+    fn a_pool_is_known_by_its_folder() {
+        assert_eq!(page_bytes("hugepages-2048kB"), Some(2 << 20));
+        let pool = Pool { node: Some(1), page_bytes: 2 << 20 };
+        let file = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
+        assert_eq!(pool.file(), Path::new(file));
+        let pool = Pool { node: None, page_bytes: 1 << 30 };
+        let file = "/sys/kernel/mm/hugepages/hugepages-1048576kB/nr_hugepages";
+        assert_eq!(pool.file(), Path::new(file));
+        for name in ["", "hugepages-2048", "hugepages--1kB", "hugepages-18446744073709551615kB"] {
+            assert_eq!(page_bytes(name), None, "{name}");
         }
-        for path in [
-            "",
-            "/",
-            "nr_hugepages",
-            "/etc/hugepages-2048kB/nr_hugepages",
-            "/sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages",
-            "/sys/kernel/mm/hugepages/hugepages-2048/nr_hugepages",
-            "/sys/kernel/mm/hugepages/hugepages-18446744073709551615kB/nr_hugepages",
-            "/etc/node1/hugepages/hugepages-2048kB/nr_hugepages",
-            "/sys/devices/system/node/node+1/hugepages/hugepages-2048kB/nr_hugepages",
-            "/sys/devices/system/node/node/hugepages/hugepages-2048kB/nr_hugepages",
-        ] {
-            assert_eq!(Pool::of_file(Path::new(path)), None, "{path}");
+        for name in ["node", "node+1", "nodes", "1"] {
+            assert_eq!(number(name), None, "{name}");
         }
     }
 

@@ -44,7 +44,7 @@ fn remedy(program: &Path) -> String {
         return danger.to_owned();
     }
     format!(
-        "{danger}; install it first: 'sudo install {} {USUAL}', then run 'sudo {USUAL} setup persist'",
+        "{danger}; install it first: 'sudo install {} {USUAL}', then run '{USUAL} setup persist'",
         program.display()
     )
 }

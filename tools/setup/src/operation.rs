@@ -15,7 +15,7 @@ use super::args::ChangeArgs;
 use super::change::{Change, Claim, Hands};
 use super::lock::Lock;
 use super::machine::Machine;
-use super::progress::{Line, Ticker};
+use super::progress::{Ticker, WaitLine};
 use super::record::STATE;
 use super::root::Root;
 use crate::failure::{Failure, Result};
@@ -62,6 +62,14 @@ pub(crate) fn run<T: Serialize>(
     // The lock is held until the body ends.
     let result = admitted.and_then(|_lock| body(&mut operation));
     operation.report(result)
+}
+
+/// Returns a sentence for one reason, or a list for several.
+pub(crate) fn refusal(reasons: &[String]) -> Failure {
+    match reasons {
+        [reason] => Failure::failed(reason),
+        _ => Failure::list("nothing was changed:", reasons),
+    }
 }
 
 /// Checks that changes are allowed, and takes the lock for them.
@@ -119,6 +127,23 @@ impl<'a> Operation<'a> {
             self.stuck |= why.kind() == io::ErrorKind::TimedOut;
             explain(&change, &why)
         })
+    }
+
+    /// Fails if the user has interrupted, so that nothing more begins.
+    ///
+    /// # Errors
+    /// After an interrupt.
+    pub(crate) fn heed(&self) -> Result<()> {
+        if self.is_interrupted() { Err(Failure::stopped("interrupted")) } else { Ok(()) }
+    }
+
+    /// Makes a change on the way forward: none after an interrupt.
+    ///
+    /// # Errors
+    /// As [`Operation::heed`] and [`Operation::change`].
+    pub(crate) fn step(&mut self, change: Change) -> Result<()> {
+        self.heed()?;
+        self.change(change)
     }
 
     /// Makes the change unless it is a file that already has its content; returns whether it did.
@@ -215,7 +240,7 @@ impl<'a> Operation<'a> {
         limit: Duration,
         mut done: impl FnMut(&Root) -> bool,
     ) -> bool {
-        let mut line = Line::new(what);
+        let mut line = WaitLine::new(what);
         let mut waited = Duration::ZERO;
         let interrupted = self.is_interrupted();
         while !self.dry_run && !done(self.root) {

@@ -24,7 +24,7 @@ impl Ticker {
         }
         let (stop, stopped) = channel();
         let thread = thread::spawn(move || {
-            let (mut line, begun) = (Line::new(&what), Instant::now());
+            let (mut line, begun) = (WaitLine::new(&what), Instant::now());
             while stopped.recv_timeout(TICK) == Err(RecvTimeoutError::Timeout) {
                 line.show(begun.elapsed());
             }
@@ -44,16 +44,16 @@ impl Drop for Ticker {
 }
 
 /// A line on the terminal, cleared when dropped.
-pub(crate) struct Line {
+pub(crate) struct WaitLine {
     what: String,
     terminal: bool,
     shown_s: u64,
 }
 
-impl Line {
+impl WaitLine {
     /// Creates a line for a wait such as `waiting for nvme0n1`.
-    pub(crate) fn new(what: &str) -> Line {
-        Line { what: printable(what), terminal: io::stderr().is_terminal(), shown_s: 0 }
+    pub(crate) fn new(what: &str) -> WaitLine {
+        WaitLine { what: printable(what), terminal: io::stderr().is_terminal(), shown_s: 0 }
     }
 
     /// Updates the elapsed time once a second.
@@ -66,7 +66,7 @@ impl Line {
     }
 }
 
-impl Drop for Line {
+impl Drop for WaitLine {
     fn drop(&mut self) {
         if self.shown_s > 0 {
             let _ = write!(io::stderr(), "\r\x1b[K");

@@ -80,7 +80,7 @@ pub(crate) enum Noted {
 }
 
 /// One line of a recording.
-enum Entry<'a> {
+enum TreeLine<'a> {
     Directory,
     Link(&'a str),
     Line(&'a str),
@@ -104,7 +104,7 @@ pub(crate) fn unpack(text: &str) -> Result<Scratch, String> {
         let (path, entry) = entry(line)
             .ok_or_else(|| format!("line {} is not one of a recorded machine", number + 1))?;
         let mut content = String::new();
-        while let (Entry::Lines, Some((_, more))) =
+        while let (TreeLine::Lines, Some((_, more))) =
             (&entry, lines.next_if(|(_, line)| line.starts_with(INDENT)))
         {
             content.extend([&more[INDENT.len()..], "\n"]);
@@ -114,18 +114,18 @@ pub(crate) fn unpack(text: &str) -> Result<Scratch, String> {
     Ok(scratch)
 }
 
-fn entry(line: &str) -> Option<(&str, Entry<'_>)> {
+fn entry(line: &str) -> Option<(&str, TreeLine<'_>)> {
     // The first separator counts; the other may be part of the value.
     let ends = |mark: &str| line.find(mark).unwrap_or(usize::MAX);
     let (link, value) = (ends(" -> "), ends(" = "));
     let found = if link < value {
-        (&line[..link], Entry::Link(&line[link + " -> ".len()..]))
+        (&line[..link], TreeLine::Link(&line[link + " -> ".len()..]))
     } else if value < link {
-        (&line[..value], Entry::Line(&line[value + " = ".len()..]))
+        (&line[..value], TreeLine::Line(&line[value + " = ".len()..]))
     } else if let Some(path) = line.strip_suffix(':') {
-        (path, Entry::Lines)
+        (path, TreeLine::Lines)
     } else {
-        (line.strip_suffix('/')?, Entry::Directory)
+        (line.strip_suffix('/')?, TreeLine::Directory)
     };
     // A path with `..` could leave the directory.
     let inside =
@@ -133,7 +133,7 @@ fn entry(line: &str) -> Option<(&str, Entry<'_>)> {
     (found.0.starts_with('/') && inside).then_some(found)
 }
 
-fn make(base: &Path, path: &str, entry: &Entry, lines: &str) -> std::io::Result<()> {
+fn make(base: &Path, path: &str, entry: &TreeLine, lines: &str) -> std::io::Result<()> {
     let place = base.join(path.trim_start_matches('/'));
     let directory = place.parent().unwrap_or(base);
     fs::create_dir_all(directory)?;
@@ -142,10 +142,10 @@ fn make(base: &Path, path: &str, entry: &Entry, lines: &str) -> std::io::Result<
         return Err(std::io::Error::other("it leads out of the recording"));
     }
     match entry {
-        Entry::Directory => fs::create_dir_all(place),
-        Entry::Link(target) => symlink(inside(base, target), place),
-        Entry::Line(value) => write_new(&place, &format!("{value}\n")),
-        Entry::Lines => write_new(&place, lines),
+        TreeLine::Directory => fs::create_dir_all(place),
+        TreeLine::Link(target) => symlink(inside(base, target), place),
+        TreeLine::Line(value) => write_new(&place, &format!("{value}\n")),
+        TreeLine::Lines => write_new(&place, lines),
     }
 }
 

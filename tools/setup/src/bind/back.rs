@@ -23,7 +23,7 @@ const BLOCK_DEVICES: Duration = Duration::from_secs(60);
 #[derive(Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Returned {
     bdf: String,
-    state: State,
+    state: ReturnState,
     driver: Option<String>,
     /// Its block devices.
     namespaces: Vec<String>,
@@ -31,7 +31,7 @@ pub(super) struct Returned {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum State {
+enum ReturnState {
     /// In its state from before it was bound.
     Restored,
     /// With a driver that another tool or user gave it.
@@ -47,12 +47,14 @@ impl Returned {
         let is = if dry { "would be" } else { "is" };
         let driver = driver.as_deref().unwrap_or("none");
         match self.state {
-            State::Restored if namespaces.is_empty() => format!("{bdf} {is} back: driver {driver}"),
-            State::Restored => {
+            ReturnState::Restored if namespaces.is_empty() => {
+                format!("{bdf} {is} back: driver {driver}")
+            }
+            ReturnState::Restored => {
                 format!("{bdf} {is} back: driver {driver}, {}", namespaces.join(", "))
             }
-            State::LeftAlone => format!("{bdf} {is} left alone, and its record removed"),
-            State::Gone => format!("{bdf} {is} forgotten"),
+            ReturnState::LeftAlone => format!("{bdf} {is} left alone, and its record removed"),
+            ReturnState::Gone => format!("{bdf} {is} forgotten"),
         }
     }
 }
@@ -93,7 +95,7 @@ pub(super) fn give_back(
     } else {
         operation
             .say(format!("{device} is gone or another device: there is nothing to bring back"))?;
-        State::Gone
+        ReturnState::Gone
     };
     let namespaces = device.block_devices(operation.root);
     let driver = driver_now(operation, device, record);
@@ -126,7 +128,7 @@ fn detach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> R
 }
 
 /// Binds it to its previous driver, unless it has a driver.
-fn attach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> Result<State> {
+fn attach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> Result<ReturnState> {
     let now = device.driver(operation.root);
     // In a dry run vfio-pci still has it.
     let is_ours = now.as_deref() == Some(VFIO_PCI) && record.is_of_this_boot(operation.root);
@@ -135,12 +137,12 @@ fn attach(operation: &mut Operation, device: Device, record: &DeviceRecord) -> R
         (Some(before), _) if is_free => rebind(operation, device, before)?,
         (before, Some(now)) if !is_free && before.as_ref() != Some(&now) => {
             operation.say(format!("{device} has the driver {now} by now, and keeps it"))?;
-            return Ok(State::LeftAlone);
+            return Ok(ReturnState::LeftAlone);
         }
         _ => {}
     }
     await_block_devices(operation, device, record)?;
-    Ok(State::Restored)
+    Ok(ReturnState::Restored)
 }
 
 fn rebind(operation: &mut Operation, device: Device, driver: &str) -> Result<()> {

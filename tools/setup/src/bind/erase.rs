@@ -6,7 +6,6 @@
 
 use std::fmt::Write;
 
-use super::take;
 use crate::change::Change;
 use crate::failure::Result;
 use crate::human::{printable, shell_word};
@@ -34,12 +33,12 @@ pub(super) fn erase(
     copies.push(directory.clone());
     let path = format!("{directory}/README").into();
     let content = readme(function, &directory);
-    take::step(operation, Change::File { path, content, mode: 0o600 })?;
+    operation.step(Change::File { path, content, mode: 0o600 })?;
     for device in marked.iter().flat_map(|(_, devices)| devices) {
         // wipefs puts its copies into the home directory.
         let (home, device) = (format!("HOME={directory}"), format!("/dev/{device}"));
         let words = [&*home, "wipefs", "--all", "--backup", &device];
-        take::step(operation, Change::run("env", &words))?;
+        operation.step(Change::run("env", &words))?;
     }
     operation.say(format!(
         "{}: a copy of each signature goes to {directory}; the README there says how to put it back",

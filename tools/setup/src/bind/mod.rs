@@ -38,14 +38,14 @@ struct Bound {
     bdf: String,
     /// Its target name, such as `vfio:0000:01:00.0`.
     target: String,
-    state: State,
+    state: BoundState,
     /// The user it is granted to.
     user: Option<String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
-enum State {
+enum BoundState {
     /// Bound by this run.
     Bound,
     /// Bound by an earlier run.
@@ -131,15 +131,15 @@ fn bind_tasks(
             Task::Take(_) => {
                 let record =
                     taken.next().expect("one record for each function that was to be taken");
-                report(operation, record.bdf, State::Bound, record.grant)?
+                report(operation, record.bdf, BoundState::Bound, record.grant)?
             }
             Task::Have(mut record) => {
                 if let Some(user) = user {
                     grant::give(operation, &mut record, user, terms.with_group)?;
                 }
-                report(operation, record.bdf, State::AlreadyBound, record.grant)?
+                report(operation, record.bdf, BoundState::AlreadyBound, record.grant)?
             }
-            Task::Foreign(bdf) => report(operation, bdf, State::BoundByOthers, None)?,
+            Task::Foreign(bdf) => report(operation, bdf, BoundState::BoundByOthers, None)?,
         });
     }
     Ok(bound)
@@ -179,15 +179,15 @@ fn admit_grants(
 fn report(
     operation: &mut Operation,
     bdf: String,
-    state: State,
+    state: BoundState,
     user: Option<String>,
 ) -> Result<Bound> {
     let target = format!("vfio:{bdf}");
     let (is, back) = match state {
-        State::Bound if operation.is_dry() => ("would be bound", "gives it back"),
-        State::Bound => ("is bound", "gives it back"),
-        State::AlreadyBound => ("was bound already", "gives it back"),
-        State::BoundByOthers => (
+        BoundState::Bound if operation.is_dry() => ("would be bound", "gives it back"),
+        BoundState::Bound => ("is bound", "gives it back"),
+        BoundState::AlreadyBound => ("was bound already", "gives it back"),
+        BoundState::BoundByOthers => (
             "was bound already, by other means: nothing was recorded",
             "says how to give it back by hand",
         ),

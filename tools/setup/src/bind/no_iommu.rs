@@ -13,7 +13,7 @@ const SWITCH: &str = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
 
 /// The switch's previous value.
 #[derive(Serialize, Deserialize)]
-struct Record {
+struct SwitchRecord {
     before: String,
     /// The boot in which it was turned on; a reboot resets the switch.
     boot_id: String,
@@ -48,7 +48,7 @@ pub(super) fn allow(operation: &mut Operation) -> Result<()> {
         Some(on) if on == "Y" => return Ok(()),
         Some(before) => before,
     };
-    let record = Record { before, boot_id: boot_id(operation.root) };
+    let record = SwitchRecord { before, boot_id: boot_id(operation.root) };
     operation.change(record::written(file(), &record))?;
     operation.change(Change::Write { path: SWITCH.into(), value: "Y".into() })
 }
@@ -68,7 +68,7 @@ pub(super) fn put_back_if_unused(operation: &mut Operation) -> Result<bool> {
 fn put_back(operation: &mut Operation) -> Result<bool> {
     let root = operation.root;
     let remedy = format!("put {SWITCH} back, then remove it");
-    let odd = |record: &Record| {
+    let odd = |record: &SwitchRecord| {
         let is_switch = matches!(record.before.as_str(), "Y" | "N");
         (!is_switch).then(|| "the switch is neither Y nor N".to_owned())
     };

@@ -5,8 +5,9 @@
 use adit_driver::bus::pci::PciAddress;
 
 use crate::device::Device;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::inventory::{Function, Inventory, Obstacle, ObstacleKind};
+use crate::operation;
 use crate::record::{self, DeviceRecord, Phase};
 use crate::root::Root;
 
@@ -67,15 +68,7 @@ pub(super) fn tasks<'a>(
             Err(found) => reasons.extend(found),
         }
     }
-    if reasons.is_empty() { Ok(tasks) } else { Err(refusal(&reasons)) }
-}
-
-/// Returns a sentence for one reason, or a list for several.
-pub(super) fn refusal(reasons: &[String]) -> Failure {
-    match reasons {
-        [reason] => Failure::failed(reason),
-        _ => Failure::list("nothing was changed:", reasons),
-    }
+    if reasons.is_empty() { Ok(tasks) } else { Err(operation::refusal(&reasons)) }
 }
 
 fn task<'a>(

@@ -3,13 +3,13 @@
 use adit_driver::bus::pci::PciAddress;
 
 use super::back::{self, Afterwards, Returned};
-use super::{no_iommu, plan};
+use super::no_iommu;
 use crate::args::UnbindArgs;
 use crate::device::{Device, VFIO_PCI};
 use crate::failure::{Failure, Result};
 use crate::grant;
 use crate::inventory::{Inventory, Process};
-use crate::operation::Operation;
+use crate::operation::{self, Operation};
 use crate::record::{self, DeviceRecord};
 use crate::root::Root;
 
@@ -31,7 +31,7 @@ pub(super) fn unbind(operation: &mut Operation, args: &UnbindArgs) -> Result<Vec
         reasons.extend(against);
     }
     if !reasons.is_empty() {
-        return Err(plan::refusal(&reasons));
+        return Err(operation::refusal(&reasons));
     }
     if args.all {
         devices = record::addresses(root);

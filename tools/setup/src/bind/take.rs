@@ -17,7 +17,7 @@ use crate::device::{Device, VFIO_PCI, driver_directory, has_file};
 use crate::failure::{Failure, Result};
 use crate::grant;
 use crate::inventory::{Function, Inventory};
-use crate::operation::Operation;
+use crate::operation::{self, Operation};
 use crate::record::{self, Before, DeviceRecord, Identity, Phase};
 use crate::root::Root;
 
@@ -130,7 +130,7 @@ fn load_module(operation: &mut Operation) -> Result<()> {
         return Ok(());
     }
     let kernel = operation.root.text("/proc/sys/kernel/osrelease").unwrap_or_default();
-    let loaded = step(operation, Change::run("modprobe", &[VFIO_PCI]));
+    let loaded = operation.step(Change::run("modprobe", &[VFIO_PCI]));
     loaded.map_err(|failure| {
         failure.and(format!(
             "the kernel {kernel} has no module {VFIO_PCI} that could be loaded: install its modules \
@@ -154,7 +154,7 @@ fn look_again(operation: &mut Operation, function: &Function, terms: Terms) -> R
         reasons = against(root);
         reasons.is_empty()
     });
-    if reasons.is_empty() { Ok(()) } else { Err(plan::refusal(&reasons)) }
+    if reasons.is_empty() { Ok(()) } else { Err(operation::refusal(&reasons)) }
 }
 
 /// Returns whether the device is unchanged; a namespace added since was not claimed.
@@ -174,7 +174,7 @@ fn take(
 ) -> Result<()> {
     let record = record_of(operation.root, function, request.terms.with_group);
     let earlier = function.record.clone();
-    heed(operation)?;
+    operation.heed()?;
     if let Err(failure) = operation.change(record.stored()) {
         // The record may be on disk all the same. Nothing else was begun.
         let before = earlier.map_or_else(|| record.forgotten(), |earlier| earlier.stored());
@@ -186,15 +186,15 @@ fn take(
     begun.push(Begun { record, earlier });
     let record = &mut begun.last_mut().expect("just pushed").record;
     let device = Device::at(record.address());
-    step(operation, device.set_override(Some(VFIO_PCI)))?;
+    operation.step(device.set_override(Some(VFIO_PCI)))?;
     if record.before.driver.is_some() {
-        step(operation, device.unbind())?;
+        operation.step(device.unbind())?;
     }
     drop(claims);
-    step(operation, device.probe())?;
+    operation.step(device.probe())?;
     verify(operation, device)?;
     record.phase = Phase::Bound;
-    step(operation, record.stored())?;
+    operation.step(record.stored())?;
     let user = request.user.map(str::to_owned).or_else(|| record.grant.clone());
     let with_group = request.terms.with_group;
     user.map_or(Ok(()), |user| grant::give(operation, record, &user, with_group))
@@ -254,17 +254,6 @@ fn verify(operation: &mut Operation, device: Device) -> Result<()> {
     } else {
         format!("{device}: vfio-pci did not take it; 'dmesg' may say why")
     }))
-}
-
-/// Makes one change on the way forward.
-pub(super) fn step(operation: &mut Operation, change: Change) -> Result<()> {
-    heed(operation)?;
-    operation.change(change)
-}
-
-/// Fails if the user has interrupted, so that nothing more begins.
-fn heed(operation: &Operation) -> Result<()> {
-    if operation.is_interrupted() { Err(Failure::stopped("interrupted")) } else { Ok(()) }
 }
 
 /// Returns the begun devices in reverse order, and reports the result.

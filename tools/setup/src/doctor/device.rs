@@ -4,9 +4,9 @@
 
 use adit_driver::bus::pci::{CLASS_NVME, PciAddress, PciFunction};
 
-use super::link::{Link, Outcome, Remedy};
+use super::link::{Link, LinkState, Remedy};
+use super::patient::{Patient, Scene};
 use super::touch;
-use super::{Patient, Scene};
 use crate::human;
 use crate::inventory::{Function, Group, Member, Obstacle, ObstacleKind};
 use crate::record::{DeviceRecord, Phase};
@@ -42,9 +42,9 @@ const BAR0_BYTES_MIN: u64 = 0x1008;
 pub(super) fn find<'a>(
     scene: &Scene<'a>,
     address: PciAddress,
-) -> Result<(&'a Function, Outcome), Outcome> {
+) -> Result<(&'a Function, LinkState), LinkState> {
     let Some(pci) = PciFunction::find(&scene.root.path("/sys"), address) else {
-        return Err(Outcome::broken(
+        return Err(LinkState::broken(
             format!("this machine has no PCI device {address}{}", known(scene)),
             Remedy::new("list its NVMe controllers", ["adit setup status"]),
         ));
@@ -53,16 +53,16 @@ pub(super) fn find<'a>(
     let function = scene.inventory.controllers.iter().find(|function| function.bdf == bdf);
     let Some(function) = function else { return Err(of_another_class(scene, &pci)) };
     if let Some(vmd) = function.obstacles.iter().find(|reason| reason.kind == ObstacleKind::Vmd) {
-        return Err(Outcome::broken(&vmd.reason, Remedy::new(&vmd.remedy, [""; 0])));
+        return Err(LinkState::broken(&vmd.reason, Remedy::new(&vmd.remedy, [""; 0])));
     }
     scene.root.note(pci.directory().join("resource"));
     if pci.directory().join("resource").exists() && pci.bar_len(0) < BAR0_BYTES_MIN {
-        return Err(Outcome::broken(
+        return Err(LinkState::broken(
             format!("its registers are not mapped: BAR0 has {} bytes", pci.bar_len(0)),
             Remedy::new("see why in the kernel's log", [format!("sudo dmesg | grep {address}")]),
         ));
     }
-    Ok((function, Outcome::Holds(described(function))))
+    Ok((function, LinkState::Holds(described(function))))
 }
 
 fn known(scene: &Scene) -> String {
@@ -74,9 +74,9 @@ fn known(scene: &Scene) -> String {
     format!("; its NVMe controllers are {}", known.join(", "))
 }
 
-fn of_another_class(scene: &Scene, pci: &PciFunction) -> Outcome {
+fn of_another_class(scene: &Scene, pci: &PciFunction) -> LinkState {
     let class = pci.class().map_or("unknown".to_owned(), |class| format!("{class:06x}"));
-    Outcome::broken(
+    LinkState::broken(
         format!(
             "it is no NVMe controller (PCI class {class}, not {CLASS_NVME:06x}){}",
             known(scene)
@@ -95,10 +95,10 @@ fn described(function: &Function) -> String {
     format!("{name}{}{}", serial.unwrap_or_default(), size.unwrap_or_default())
 }
 
-fn group(patient: &Patient) -> Outcome {
+fn group(patient: &Patient) -> LinkState {
     let bdf = &patient.function.bdf;
     let Some(group) = &patient.function.iommu_group else {
-        return Outcome::broken(
+        return LinkState::broken(
             "it is in no IOMMU group, so nothing would confine its DMA",
             Remedy::new(
                 "see in the kernel's log what became of it",
@@ -110,7 +110,7 @@ fn group(patient: &Patient) -> Outcome {
         group.members.iter().filter(|member| &member.bdf != bdf && !member.viable).collect();
     if live.is_empty() {
         let others = group.members.len().saturating_sub(1);
-        return Outcome::Holds(match others {
+        return LinkState::Holds(match others {
             0 => format!("{}, its own", group.number),
             _ => format!("{}, with {others} more that nothing drives", group.number),
         });
@@ -119,7 +119,7 @@ fn group(patient: &Patient) -> Outcome {
         .iter()
         .map(|member| format!("{} ({})", member.bdf, member.driver.as_deref().unwrap_or_default()))
         .collect();
-    Outcome::broken(
+    LinkState::broken(
         format!(
             "it shares group {} with {}, and the IOMMU cannot keep them apart",
             group.number,
@@ -143,10 +143,10 @@ fn freed(member: &Member, ours: &Function) -> String {
     }
 }
 
-fn driver(patient: &Patient) -> Outcome {
+fn driver(patient: &Patient) -> LinkState {
     let function = patient.function;
     if function.is_bound() {
-        return Outcome::Holds(function.driver.clone().unwrap_or_default());
+        return LinkState::Holds(function.driver.clone().unwrap_or_default());
     }
     let has = match &function.driver {
         None => "no driver has it".to_owned(),
@@ -157,15 +157,15 @@ fn driver(patient: &Patient) -> Outcome {
     }
     if function.obstacles.is_empty() {
         let remedy = Remedy::new("give it to vfio-pci", [bind_command(&function.bdf)]);
-        return Outcome::broken(format!("{has}, and nothing uses it"), remedy);
+        return LinkState::broken(format!("{has}, and nothing uses it"), remedy);
     }
     let why = format!("{has}, and it cannot be taken: {}", reasons(function));
     if let Some(place) = function.perhaps_offline() {
         let probe = format!("echo {} | sudo tee /sys/bus/pci/drivers_probe", function.bdf);
         let commands = place.commands().into_iter().chain([probe, bind_command(&function.bdf)]);
-        return Outcome::broken(why, Remedy::new(place.advice(), commands));
+        return LinkState::broken(why, Remedy::new(place.advice(), commands));
     }
-    Outcome::broken(why, made_free(function))
+    LinkState::broken(why, made_free(function))
 }
 
 /// Returns the command that binds the device for the user.
@@ -212,16 +212,16 @@ fn made_free(function: &Function) -> Remedy {
     }
 }
 
-fn cut_off(record: &DeviceRecord, has: &str) -> Outcome {
+fn cut_off(record: &DeviceRecord, has: &str) -> LinkState {
     match record.phase {
-        Phase::Bound => Outcome::broken(
+        Phase::Bound => LinkState::broken(
             format!("{has}, though it was bound: the machine has been booted since"),
             Remedy::new(
                 "bind again what is recorded ('adit setup persist' does that at each boot)",
                 ["sudo adit setup bind --recorded"],
             ),
         ),
-        Phase::Binding | Phase::Unbinding => Outcome::broken(
+        Phase::Binding | Phase::Unbinding => LinkState::broken(
             format!("{has}: 'adit setup' was interrupted"),
             Remedy::new(
                 "restore it, and bind it again",
@@ -240,7 +240,7 @@ fn group_of<'a>(patient: &Patient<'a>) -> &'a Group {
         .expect("the chain ends earlier for a device without a group")
 }
 
-fn files(patient: &Patient) -> Outcome {
+fn files(patient: &Patient) -> LinkState {
     let scene = patient.scene;
     let number = group_of(patient).number.to_string();
     let files = &scene.inventory.host.vfio_files;
@@ -250,7 +250,7 @@ fn files(patient: &Patient) -> Outcome {
         .map(|name| format!("/dev/vfio/{name}"))
         .collect();
     if missing.is_empty() {
-        return Outcome::Holds(format!("/dev/vfio/vfio and /dev/vfio/{number} are there"));
+        return LinkState::Holds(format!("/dev/vfio/vfio and /dev/vfio/{number} are there"));
     }
     let remedy = if scene.inventory.host.machine.container {
         Remedy::new(
@@ -266,7 +266,7 @@ fn files(patient: &Patient) -> Outcome {
             ],
         )
     };
-    Outcome::broken(format!("{} not there", are(&missing)), remedy)
+    LinkState::broken(format!("{} not there", are(&missing)), remedy)
 }
 
 fn are(names: &[String]) -> String {
@@ -279,7 +279,7 @@ fn into_container(group: &str) -> String {
     )
 }
 
-fn rights(patient: &Patient) -> Outcome {
+fn rights(patient: &Patient) -> LinkState {
     let scene = patient.scene;
     let number = group_of(patient).number.to_string();
     let closed = |name: &str| {
@@ -287,7 +287,7 @@ fn rights(patient: &Patient) -> Outcome {
         files.iter().any(|file| file.name == name && !file.openable)
     };
     if closed("vfio") {
-        return Outcome::broken(
+        return LinkState::broken(
             "this user may not open /dev/vfio/vfio, which every user may open by default",
             Remedy::new(
                 "restore its default permissions (they give no access to any device)",
@@ -296,27 +296,27 @@ fn rights(patient: &Patient) -> Outcome {
         );
     }
     if closed(&number) {
-        return Outcome::broken(
+        return LinkState::broken(
             format!("this user may not open /dev/vfio/{number}"),
             Remedy::new("give the user the device", [grant_command(&patient.function.bdf)]),
         );
     }
-    Outcome::Holds(format!("this user may open /dev/vfio/{number}"))
+    LinkState::Holds(format!("this user may open /dev/vfio/{number}"))
 }
 
 fn grant_command(bdf: &str) -> String {
     format!("sudo adit setup grant {bdf} --user $USER")
 }
 
-fn locked_memory(patient: &Patient) -> Outcome {
+fn locked_memory(patient: &Patient) -> LinkState {
     let limits = &patient.scene.inventory.host.memlock;
     let enough = |limit: Option<u64>| limit.is_none_or(|bytes| bytes >= MEMLOCK_BYTES_MIN);
     let (soft_bytes, hard_bytes) = (limits.soft_bytes, limits.hard_bytes);
     if limits.exempt {
-        return Outcome::holds("no limit for root (CAP_IPC_LOCK)");
+        return LinkState::holds("no limit for root (CAP_IPC_LOCK)");
     }
     let Some(soft) = soft_bytes.filter(|_| !enough(soft_bytes)) else {
-        return Outcome::Holds(soft_bytes.map_or("no limit".to_owned(), size));
+        return LinkState::Holds(soft_bytes.map_or("no limit".to_owned(), size));
     };
     let remedy = if enough(hard_bytes) {
         let most = hard_bytes.map_or("unlimited".to_owned(), |bytes| (bytes >> 10).to_string());
@@ -332,7 +332,7 @@ fn locked_memory(patient: &Patient) -> Outcome {
         size(soft),
         size(MEMLOCK_BYTES_MIN)
     );
-    Outcome::broken(why, remedy)
+    LinkState::broken(why, remedy)
 }
 
 /// Returns how to exceed the limit the user may set alone.
@@ -355,15 +355,15 @@ fn size(bytes: u64) -> String {
     human::bytes(bytes as f64)
 }
 
-fn other_users(patient: &Patient) -> Outcome {
+fn other_users(patient: &Patient) -> LinkState {
     let users = &patient.function.open_by;
     if users.is_empty() {
-        return Outcome::holds("none that this user can see");
+        return LinkState::holds("none that this user can see");
     }
     let names: Vec<String> =
         users.iter().map(|user| format!("{} (pid {})", user.name, user.pid)).collect();
     let commands = users.iter().map(|user| format!("kill {}", user.pid));
-    Outcome::broken(
+    LinkState::broken(
         format!("it is in use by {}", names.join(", ")),
         Remedy::new("end it if it is not needed, or choose another device", commands),
     )

@@ -3,8 +3,8 @@
 //! The first three tell where a missing IOMMU is lost: the firmware or hypervisor does not offer it, the kernel
 //! was told not to use it, or the kernel was not told to use it.
 
-use super::Scene;
-use super::link::{Link, Outcome, Remedy};
+use super::link::{Link, LinkState, Remedy};
+use super::patient::Scene;
 use crate::human;
 use crate::inventory::{Hugepages, ModuleState};
 use crate::root::Root;
@@ -28,27 +28,27 @@ const QEMU_IOMMU: &str =
 /// Most kernels need this option for Intel's VT-d; those with `CONFIG_INTEL_IOMMU_DEFAULT_ON` do not.
 const INTEL_ON: &str = "intel_iommu=on";
 
-fn sysfs(scene: &Scene) -> Outcome {
+fn sysfs(scene: &Scene) -> LinkState {
     if scene.root.exists("/sys/bus/pci/devices") {
-        return Outcome::holds("mounted, with a PCI bus");
+        return LinkState::holds("mounted, with a PCI bus");
     }
-    Outcome::broken(
+    LinkState::broken(
         "there is no /sys/bus/pci/devices: sysfs is not mounted, or this machine has no PCI bus",
         Remedy::new("mount it; in a container, pass /sys in", ["sudo mount -t sysfs sysfs /sys"]),
     )
 }
 
-fn firmware(scene: &Scene) -> Outcome {
+fn firmware(scene: &Scene) -> LinkState {
     let iommu = &scene.inventory.host.iommu;
     if let Some(table) = &iommu.firmware_table {
-        return Outcome::Holds(format!("it reports an IOMMU (table {table})"));
+        return LinkState::Holds(format!("it reports an IOMMU (table {table})"));
     }
     if iommu.on {
-        return Outcome::holds("an IOMMU is in use");
+        return LinkState::holds("an IOMMU is in use");
     }
     if !scene.inventory.host.machine.acpi {
         let why = "its tables are not visible from here (a container, or no ACPI)";
-        return Outcome::NotChecked(why.to_owned());
+        return LinkState::NotChecked(why.to_owned());
     }
     if scene.inventory.host.machine.is_virtual {
         return without_iommu(
@@ -72,19 +72,19 @@ fn firmware(scene: &Scene) -> Outcome {
 
 /// Returns a broken link for a missing IOMMU. If VFIO's no-IOMMU mode is enabled, says that Adit does not
 /// support it.
-fn without_iommu(scene: &Scene, why: impl std::fmt::Display, remedy: Remedy) -> Outcome {
+fn without_iommu(scene: &Scene, why: impl std::fmt::Display, remedy: Remedy) -> LinkState {
     if !scene.inventory.host.iommu.no_iommu_mode {
-        return Outcome::broken(why, remedy);
+        return LinkState::broken(why, remedy);
     }
     let mode = "no-IOMMU mode (enable_unsafe_noiommu_mode) is on, which Adit does not support";
-    Outcome::broken(format!("{why}; {mode}"), remedy)
+    LinkState::broken(format!("{why}; {mode}"), remedy)
 }
 
-fn iommu(scene: &Scene) -> Outcome {
+fn iommu(scene: &Scene) -> LinkState {
     let host = &scene.inventory.host;
     if host.iommu.on {
         let (units, groups) = (host.iommu.units.len(), count(host.iommu.groups, "group"));
-        return Outcome::Holds(match units {
+        return LinkState::Holds(match units {
             0 => format!("on, {groups}"),
             _ => format!("on, {}, {groups}", count(units, "unit")),
         });
@@ -158,7 +158,7 @@ fn rebooted(command: String) -> Vec<String> {
     vec![command, "sudo reboot".to_owned()]
 }
 
-fn modules(scene: &Scene) -> Outcome {
+fn modules(scene: &Scene) -> LinkState {
     let host = &scene.inventory.host;
     let state = |name: &str| {
         let found = host.modules.iter().find(|module| module.name == name);
@@ -171,7 +171,7 @@ fn modules(scene: &Scene) -> Outcome {
     };
     let (needed, worst) = match (state("vfio_pci"), container) {
         (ModuleState::Loaded, ModuleState::Loaded) => {
-            return Outcome::holds("vfio-pci and what it needs are loaded");
+            return LinkState::holds("vfio-pci and what it needs are loaded");
         }
         (ModuleState::Loaded, other) => ("vfio_iommu_type1", other),
         (other, _) => ("vfio-pci", other),
@@ -179,17 +179,20 @@ fn modules(scene: &Scene) -> Outcome {
     module_broken(scene, needed, worst)
 }
 
-fn module_broken(scene: &Scene, needed: &str, state: ModuleState) -> Outcome {
+fn module_broken(scene: &Scene, needed: &str, state: ModuleState) -> LinkState {
     let load = format!("sudo modprobe {needed}");
     match state {
         ModuleState::Loaded | ModuleState::Available => {
-            Outcome::broken(format!("{needed} is not loaded"), Remedy::new("load it", [load]))
+            LinkState::broken(format!("{needed} is not loaded"), Remedy::new("load it", [load]))
         }
         ModuleState::Missing => {
             let kernel = scene.inventory.host.kernel.as_deref().unwrap_or("$(uname -r)");
-            Outcome::broken(format!("{needed} is not among this kernel's modules"), missing(kernel))
+            LinkState::broken(
+                format!("{needed} is not among this kernel's modules"),
+                missing(kernel),
+            )
         }
-        ModuleState::Unknown => Outcome::broken(
+        ModuleState::Unknown => LinkState::broken(
             format!("{needed} is not loaded, and this kernel's modules are not visible from here"),
             Remedy::new("load it on the host (a container cannot)", [load]),
         ),
@@ -208,22 +211,22 @@ fn missing(kernel: &str) -> Remedy {
     )
 }
 
-fn memory(scene: &Scene) -> Outcome {
+fn memory(scene: &Scene) -> LinkState {
     match scene.inventory.host.cgroup_memory_bytes {
-        None => Outcome::holds("no limit by a control group"),
+        None => LinkState::holds("no limit by a control group"),
         Some(bytes) => {
-            Outcome::Holds(format!("the control group may use {}", human::bytes(bytes as f64)))
+            LinkState::Holds(format!("the control group may use {}", human::bytes(bytes as f64)))
         }
     }
 }
 
-fn hugepages(scene: &Scene) -> Outcome {
+fn hugepages(scene: &Scene) -> LinkState {
     let some: Vec<String> =
         scene.inventory.host.hugepages.iter().filter(|pages| pages.total > 0).map(pages).collect();
     if some.is_empty() {
-        return Outcome::holds("none; not required");
+        return LinkState::holds("none; not required");
     }
-    Outcome::Holds(some.join("; "))
+    LinkState::Holds(some.join("; "))
 }
 
 fn pages(pages: &Hugepages) -> String {

@@ -1,10 +1,10 @@
-//! A link of the chain, and the outcome of checking it.
+//! A link of the chain, and its state once it is checked.
 
 use serde::{Serialize, Serializer};
 
-/// The outcome of one link.
+/// Whether one link holds.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Outcome {
+pub(super) enum LinkState {
     /// It holds; a short description of what was found.
     Holds(String),
     /// It is broken.
@@ -38,20 +38,20 @@ impl Remedy {
     }
 }
 
-impl Outcome {
+impl LinkState {
     /// Returns a holding link.
-    pub(super) fn holds(found: impl ToString) -> Outcome {
-        Outcome::Holds(found.to_string())
+    pub(super) fn holds(found: impl ToString) -> LinkState {
+        LinkState::Holds(found.to_string())
     }
 
     /// Returns a broken link.
-    pub(super) fn broken(why: impl ToString, remedy: Remedy) -> Outcome {
-        Outcome::Broken { why: why.to_string(), remedy }
+    pub(super) fn broken(why: impl ToString, remedy: Remedy) -> LinkState {
+        LinkState::Broken { why: why.to_string(), remedy }
     }
 
     /// Returns whether the walk ends here.
     pub(super) fn is_broken(&self) -> bool {
-        matches!(self, Outcome::Broken { .. })
+        matches!(self, LinkState::Broken { .. })
     }
 }
 
@@ -59,7 +59,7 @@ impl Outcome {
 pub(super) struct Link<S> {
     /// The name, such as `IOMMU group`.
     pub(super) name: &'static str,
-    pub(super) check: fn(&S) -> Outcome,
+    pub(super) check: fn(&S) -> LinkState,
 }
 
 /// One line of the report.
@@ -69,7 +69,7 @@ pub(super) struct Finding {
     pub(super) device: Option<String>,
     /// The link's name.
     pub(super) name: &'static str,
-    pub(super) outcome: Outcome,
+    pub(super) outcome: LinkState,
 }
 
 impl Serialize for Finding {
@@ -83,9 +83,9 @@ impl Serialize for Finding {
             remedy: Option<&'a Remedy>,
         }
         let (state, detail, remedy) = match &self.outcome {
-            Outcome::Holds(found) => ("ok", found, None),
-            Outcome::Broken { why, remedy } => ("broken", why, Some(remedy)),
-            Outcome::NotChecked(why) => ("not_checked", why, None),
+            LinkState::Holds(found) => ("ok", found, None),
+            LinkState::Broken { why, remedy } => ("broken", why, Some(remedy)),
+            LinkState::NotChecked(why) => ("not_checked", why, None),
         };
         let device = self.device.as_deref();
         Fields { device, name: self.name, state, detail, remedy }.serialize(serializer)

@@ -1,12 +1,13 @@
 //! `adit setup doctor`: walks the chain from the firmware to one read, and finds its first broken link.
 //!
-//! A link is a function from the known state to an [`Outcome`]. The walk ends at the first broken link, because
+//! A link is a function from what is known to a [`LinkState`]. The walk ends at the first broken link, because
 //! later ones may be broken only because of it. Several devices have a chain each. Nothing is changed, and only
 //! the last links touch the device, after all others hold.
 
 mod device;
 mod host;
 mod link;
+mod patient;
 #[cfg(test)]
 mod tests;
 mod touch;
@@ -15,10 +16,10 @@ use std::cell::OnceCell;
 use std::fmt::Write;
 
 use adit_driver::bus::pci::PciAddress;
-use adit_driver::{Controller, Target};
 use serde_json::json;
 
-use self::link::{Finding, Link, Outcome, Remedy};
+use self::link::{Finding, Link, LinkState, Remedy};
+use self::patient::{Patient, Scene};
 use super::args::DoctorArgs;
 use super::inventory::{Function, Inventory};
 use super::root::Root;
@@ -28,25 +29,6 @@ use crate::output::Output;
 
 /// Indents text under a broken link.
 const INDENT: &str = "     ";
-
-/// Returns the target for a device address; `None` on a recorded machine.
-type Reach = fn(&Root, &str) -> Option<Target>;
-
-/// The state common to all links.
-struct Scene<'a> {
-    root: &'a Root,
-    inventory: &'a Inventory,
-    target: Reach,
-}
-
-/// The state of one device's chain.
-struct Patient<'a> {
-    scene: &'a Scene<'a>,
-    function: &'a Function,
-    target: Option<Target>,
-    /// Present once it is open.
-    controller: OnceCell<Controller>,
-}
 
 /// Runs the command.
 ///
@@ -121,14 +103,14 @@ fn walk_device(scene: &Scene, address: PciAddress) -> Vec<Finding> {
 }
 
 /// Returns why there is no device to check, and which one could be bound.
-fn none_bound(scene: &Scene) -> Outcome {
+fn none_bound(scene: &Scene) -> LinkState {
     let all = &scene.inventory.controllers;
     let free: Vec<&Function> =
         all.iter().filter(|function| function.obstacles.is_empty()).collect();
     let list = Remedy::new("see what there is", ["sudo adit setup status"]);
     if all.is_empty() {
         let why = "no device is bound to vfio-pci, and this machine has no NVMe controller";
-        return Outcome::broken(why, list);
+        return LinkState::broken(why, list);
     }
     if free.is_empty() {
         let reasons: Vec<String> = all
@@ -137,10 +119,10 @@ fn none_bound(scene: &Scene) -> Outcome {
             .collect();
         let why =
             format!("no device is bound to vfio-pci, and none can be: {}", reasons.join("; "));
-        return Outcome::broken(why, list);
+        return LinkState::broken(why, list);
     }
     let commands = free.iter().map(|function| device::bind_command(&function.bdf));
-    Outcome::broken(
+    LinkState::broken(
         "no device is bound to vfio-pci",
         Remedy::new("bind one that nothing uses", commands),
     )
@@ -173,9 +155,9 @@ fn as_text(findings: &[Finding]) -> String {
 fn told(out: &mut String, finding: &Finding) {
     let name = finding.name;
     match &finding.outcome {
-        Outcome::Holds(found) => line(out, format_args!("ok   {name}: {found}")),
-        Outcome::NotChecked(why) => line(out, format_args!("-    {name}: not checked: {why}")),
-        Outcome::Broken { why, remedy } => {
+        LinkState::Holds(found) => line(out, format_args!("ok   {name}: {found}")),
+        LinkState::NotChecked(why) => line(out, format_args!("-    {name}: not checked: {why}")),
+        LinkState::Broken { why, remedy } => {
             line(out, format_args!("BAD  {name}: {why}"));
             let colon = if remedy.commands.is_empty() { "" } else { ":" };
             line(out, format_args!("{INDENT}{}{colon}", remedy.advice));

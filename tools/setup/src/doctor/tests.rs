@@ -5,6 +5,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::sync::LazyLock;
 
+use adit_driver::Target;
+
+use super::patient::Reach;
 use super::*;
 
 /// Links that only inform.
@@ -93,7 +96,7 @@ fn each_machine_is_told_its_first_broken_link_and_nothing_after_it() {
 fn whatever_is_broken_has_a_remedy() {
     for (tree, findings) in WALKED.iter() {
         for finding in findings {
-            if let Outcome::Broken { why, remedy } = &finding.outcome {
+            if let LinkState::Broken { why, remedy } = &finding.outcome {
                 assert!(!why.is_empty() && !remedy.advice.is_empty(), "{}", tree.name);
                 // No command fixes what only the firmware can.
                 let by_hand = tree.name == "behind-vmd.tree";
@@ -129,9 +132,9 @@ fn a_device_that_does_not_do_its_part_is_told_by_the_link() {
 fn a_device_that_does_is_walked_to_the_read() {
     let findings = whole().findings(|_, _| soft(",lba=4096"));
     let last = findings.last().expect("links");
-    let read = Outcome::Holds("LBA 0 of namespace 1, 4096 bytes".to_owned());
+    let read = LinkState::Holds("LBA 0 of namespace 1, 4096 bytes".to_owned());
     assert_eq!((last.name, &last.outcome), ("read", &read));
-    assert!(findings.iter().all(|finding| matches!(finding.outcome, Outcome::Holds(_))));
+    assert!(findings.iter().all(|finding| matches!(finding.outcome, LinkState::Holds(_))));
 }
 
 #[test]

@@ -9,8 +9,8 @@ use adit_driver::bus::pci::VirtualFunction;
 use adit_driver::spec::{Lba, Nsid};
 use adit_driver::{Buffer, Controller, ControllerOptions, Error, QueuePair, QueuePairOptions};
 
-use super::Patient;
-use super::link::{Outcome, Remedy};
+use super::link::{LinkState, Remedy};
+use super::patient::Patient;
 
 /// Time limit of a command; slow controllers need seconds.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
@@ -22,8 +22,8 @@ const DEPTH: u32 = 8;
 const RECORDED: &str = "a recorded machine has no device to open";
 
 /// Opens the device and its controller.
-pub(super) fn open(patient: &Patient) -> Outcome {
-    let Some(target) = &patient.target else { return Outcome::NotChecked(RECORDED.to_owned()) };
+pub(super) fn open(patient: &Patient) -> LinkState {
+    let Some(target) = &patient.target else { return LinkState::NotChecked(RECORDED.to_owned()) };
     let options =
         ControllerOptions { io_queues: 1, admin_timeout: COMMAND_LIMIT, ..Default::default() };
     match Controller::open(target, &options) {
@@ -31,22 +31,22 @@ pub(super) fn open(patient: &Patient) -> Outcome {
             let version = controller.info().version;
             // Only this link sets it, once.
             let _ = patient.controller.set(controller);
-            Outcome::Holds(format!("NVMe {version}, ready"))
+            LinkState::Holds(format!("NVMe {version}, ready"))
         }
         Err(error) => broken(patient, &error),
     }
 }
 
 /// Identifies the device.
-pub(super) fn identify(patient: &Patient) -> Outcome {
+pub(super) fn identify(patient: &Patient) -> LinkState {
     let Some(controller) = patient.controller.get() else {
-        return Outcome::NotChecked(RECORDED.to_owned());
+        return LinkState::NotChecked(RECORDED.to_owned());
     };
     match controller.namespace_ids() {
         Ok(namespaces) => {
             let identify = &controller.info().identify;
             let count = namespaces.len();
-            Outcome::Holds(format!(
+            LinkState::Holds(format!(
                 "{}, serial {}, firmware {}, {count} namespace{}",
                 identify.mn,
                 identify.sn,
@@ -59,14 +59,14 @@ pub(super) fn identify(patient: &Patient) -> Outcome {
 }
 
 /// Reads LBA 0 of its first namespace.
-pub(super) fn read(patient: &Patient) -> Outcome {
+pub(super) fn read(patient: &Patient) -> LinkState {
     let Some(controller) = patient.controller.get() else {
-        return Outcome::NotChecked(RECORDED.to_owned());
+        return LinkState::NotChecked(RECORDED.to_owned());
     };
     match first_lba(controller) {
-        Ok(None) => Outcome::NotChecked("the controller has no namespace".to_owned()),
+        Ok(None) => LinkState::NotChecked("the controller has no namespace".to_owned()),
         Ok(Some((nsid, bytes))) => {
-            Outcome::Holds(format!("LBA 0 of namespace {}, {bytes} bytes", nsid.0))
+            LinkState::Holds(format!("LBA 0 of namespace {}, {bytes} bytes", nsid.0))
         }
         Err(error) => broken(patient, &error),
     }
@@ -101,20 +101,20 @@ fn first_lba(controller: &Controller) -> Result<Option<(Nsid, u32)>, Error> {
 
 /// Returns a broken link for a driver error. Refusals carry their remedy; otherwise the kernel's and the
 /// device's logs tell more.
-fn broken(patient: &Patient, error: &Error) -> Outcome {
+fn broken(patient: &Patient, error: &Error) -> LinkState {
     let bdf = &patient.function.bdf;
     let log = format!("sudo dmesg | grep -e {bdf} -e vfio");
     match error {
         Error::Refused { what, why, fix, .. } => {
-            Outcome::broken(format!("{what}: {why}"), refused(fix, log))
+            LinkState::broken(format!("{what}: {why}"), refused(fix, log))
         }
         Error::Device { what, fix, .. } if let Some(place) = offline(patient, fix) => {
-            Outcome::broken(what, Remedy::new(place.advice(), place.commands()))
+            LinkState::broken(what, Remedy::new(place.advice(), place.commands()))
         }
         Error::Device { what, fix, .. } => {
-            Outcome::broken(what, Remedy::new(fix, [format!("adit log vfio:{bdf} --smart"), log]))
+            LinkState::broken(what, Remedy::new(fix, [format!("adit log vfio:{bdf} --smart"), log]))
         }
-        other => Outcome::broken(
+        other => LinkState::broken(
             other,
             Remedy::new(
                 "see the kernel's log; a device that does not answer may do so after a reset, or with the kernel's driver",

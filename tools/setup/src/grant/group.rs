@@ -11,9 +11,9 @@ use adit_driver::bus::pci::{PciAddress, is_vfio};
 use super::rule;
 use super::user::User;
 use crate::device::Device;
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::inventory::NO_IOMMU_GROUP;
-use crate::operation::Operation;
+use crate::operation::{self, Operation};
 use crate::record;
 use crate::root::Root;
 
@@ -52,10 +52,8 @@ pub(crate) fn admit(operation: &mut Operation, devices: &[Sharing]) -> Result<()
     }
     let refused: Vec<String> =
         all.iter().filter(|one| !one.agreed).map(|one| one.refusal(devices)).collect();
-    match refused.as_slice() {
-        [] => {}
-        [one] => return Err(Failure::failed(one)),
-        several => return Err(Failure::list("nothing was changed:", several)),
+    if !refused.is_empty() {
+        return Err(operation::refusal(&refused));
     }
     all.iter().try_for_each(|one| operation.say(one.told()))
 }

@@ -8,9 +8,11 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::sys::stat::{major, minor};
 
+use super::block::{block, device_at, partitions};
 use super::namespace::{behind_generic, signatures};
-use super::usage::{Usage, block, device_at, partitions};
-use super::{Signature, Use, signature};
+use super::signature::{self, Signature};
+use super::usage::Usage;
+use super::uses::Use;
 use crate::change::Hands;
 use crate::machine::Machine;
 use crate::root::Root;

@@ -5,7 +5,7 @@
 
 use std::path::Path;
 
-use super::usage::device_at;
+use super::block::device_at;
 use crate::root::Root;
 
 /// Subsystems of the NVMe target.

@@ -2,17 +2,120 @@
 
 use std::path::{Path, PathBuf};
 
-use adit_driver::bus::pci::{CLASS_NVME, PciAddress, PciFunction, VirtualFunction};
+use adit_driver::bus::pci::{CLASS_NVME, PciAddress, PciFunction, VirtualFunction, is_vfio};
 use serde::{Serialize, Serializer};
 
+use super::controller::Controller;
+use super::namespace::{self, Namespace};
+use super::obstacle::Obstacle;
+use super::process::Process;
 use super::usage::Usage;
-use super::{Function, Group, Host, Link, Member, Namespace, namespace, verdict};
 use crate::device::DEVICES;
-use crate::record;
+use crate::record::{self, DeviceRecord};
 use crate::root::Root;
 
-/// Returns all NVMe functions, by address.
-pub(super) fn all(root: &Root, host: &Host, usage: &Usage) -> Vec<Function> {
+/// An NVMe PCI function.
+#[derive(Debug, Serialize)]
+pub(crate) struct Function {
+    /// Its address, such as `0000:01:00.0`.
+    pub(crate) bdf: String,
+    /// Vendor and device ids, such as `8086:0a54`.
+    pub(crate) ids: String,
+    /// Its model, from the kernel's driver, or from our record while it is bound to vfio-pci.
+    pub(crate) model: Option<String>,
+    /// Its serial number, from the same source.
+    pub(crate) serial: Option<String>,
+    /// Its firmware revision, from the same source.
+    pub(crate) firmware: Option<String>,
+    /// Bytes of all namespaces, from the same source.
+    pub(crate) size_bytes: Option<u64>,
+    pub(crate) numa_node: Option<u32>,
+    pub(crate) driver: Option<String>,
+    /// The controller's state according to the kernel's NVMe driver: `live`, `resetting`, …; empty if the
+    /// driver is too old to tell.
+    pub(crate) state: Option<String>,
+    /// Number of SR-IOV virtual functions.
+    pub(crate) virtual_functions: u32,
+    /// Its physical function, if it is a virtual function.
+    #[serde(serialize_with = "virtual_function")]
+    pub(crate) virtual_function: Option<VirtualFunction>,
+    /// Its `driver_override`, if set.
+    pub(crate) driver_override: Option<String>,
+    /// Its IOMMU group; `None` without an IOMMU.
+    pub(crate) iommu_group: Option<Group>,
+    /// Its PCIe link; `None` if unknown.
+    pub(crate) link: Option<Link>,
+    /// The Intel VMD controller above it.
+    pub(crate) vmd: Option<String>,
+    /// Its block devices, while the kernel's driver has it.
+    pub(crate) namespaces: Vec<Namespace>,
+    /// Processes that have its character devices or its group's file open.
+    pub(crate) open_by: Vec<Process>,
+    /// The record written when it was bound.
+    pub(crate) record: Option<DeviceRecord>,
+    /// Whether it was bound in this boot: if vfio-pci has the device of an older record, another tool bound it.
+    #[serde(skip)]
+    pub(crate) is_recorded_now: bool,
+    /// Why Adit may not take it; empty if it may.
+    pub(crate) obstacles: Vec<Obstacle>,
+}
+
+/// An IOMMU group: devices the IOMMU cannot isolate from each other.
+#[derive(Debug, Serialize)]
+pub(crate) struct Group {
+    pub(crate) number: u32,
+    /// All its devices, including this one.
+    pub(crate) members: Vec<Member>,
+}
+
+/// A device of a group.
+#[derive(Debug, Serialize)]
+pub(crate) struct Member {
+    /// Its address.
+    pub(crate) bdf: String,
+    /// Its PCI class, such as `0x020000`.
+    pub(crate) class: Option<String>,
+    pub(crate) driver: Option<String>,
+    /// Whether the group is usable while that driver has it.
+    pub(crate) viable: bool,
+}
+
+/// A PCIe link: its current state, and the best one the slower of its ends supports.
+#[derive(Debug, Serialize)]
+pub(crate) struct Link {
+    /// Current speed, such as `16.0 GT/s`.
+    pub(crate) speed: String,
+    /// Maximum speed.
+    pub(crate) speed_max: String,
+    /// Current number of lanes.
+    pub(crate) width: u32,
+    /// Maximum number of lanes.
+    pub(crate) width_max: u32,
+    /// Whether it is below its maximum.
+    pub(crate) degraded: bool,
+}
+
+impl Function {
+    /// Returns whether the kernel's NVMe driver operates it.
+    pub(crate) fn is_live(&self) -> bool {
+        matches!(self.state.as_deref(), Some("live" | ""))
+    }
+
+    /// Returns its place on its physical function if it may not be online there: the kernel's driver lets go
+    /// of a virtual function that does not answer.
+    pub(crate) fn perhaps_offline(&self) -> Option<&VirtualFunction> {
+        let let_go = self.driver.is_none() && self.record.is_none();
+        self.virtual_function.as_ref().filter(|_| let_go)
+    }
+
+    /// Returns whether a VFIO driver has it.
+    pub(crate) fn is_bound(&self) -> bool {
+        self.driver.as_deref().is_some_and(is_vfio)
+    }
+}
+
+/// Returns all NVMe functions by address, without their obstacles.
+pub(super) fn all(root: &Root, usage: &Usage) -> Vec<Function> {
     let names = root.names_quietly(DEVICES);
     let mut addresses: Vec<PciAddress> =
         names.iter().filter_map(|name| name.parse().ok()).collect();
@@ -20,10 +123,10 @@ pub(super) fn all(root: &Root, host: &Host, usage: &Usage) -> Vec<Function> {
     let found =
         addresses.into_iter().filter_map(|address| PciFunction::find(&root.path("/sys"), address));
     let nvme = found.filter(|function| function.class() == Some(CLASS_NVME));
-    nvme.map(|function| read(root, &function, host, usage)).collect()
+    nvme.map(|function| read(root, &function, usage)).collect()
 }
 
-fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function {
+fn read(root: &Root, pci: &PciFunction, usage: &Usage) -> Function {
     let directory = PathBuf::from(format!("{DEVICES}/{}", pci.address()));
     let attribute = |name: &str| root.text(directory.join(name));
     for name in ["class", "numa_node", "driver", "iommu_group", "physfn"] {
@@ -45,7 +148,7 @@ fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function 
         .collect::<Vec<_>>();
     let told = |name: &str| controller.as_ref().and_then(|controller| controller.text(root, name));
     let group = group(root, pci);
-    let mut function = Function {
+    Function {
         bdf: pci.address().to_string(),
         ids: ids(root, &directory),
         model: told("model").or(identity.model),
@@ -77,13 +180,11 @@ fn read(root: &Root, pci: &PciFunction, host: &Host, usage: &Usage) -> Function 
         is_recorded_now: record.as_ref().is_some_and(|record| record.is_of_this_boot(root)),
         record,
         obstacles: Vec::new(),
-    };
-    function.obstacles = verdict::obstacles(&function, host);
-    function
+    }
 }
 
 /// Writes a virtual function's place as JSON.
-pub(super) fn virtual_function<S: Serializer>(
+fn virtual_function<S: Serializer>(
     function: &Option<VirtualFunction>,
     serializer: S,
 ) -> Result<S::Ok, S::Error> {
@@ -116,27 +217,6 @@ fn is_override(name: &str) -> bool {
 
 fn size(namespaces: &[Namespace]) -> Option<u64> {
     (!namespaces.is_empty()).then(|| namespaces.iter().map(|namespace| namespace.size_bytes).sum())
-}
-
-/// A controller of the kernel's driver.
-pub(super) struct Controller {
-    /// Its name, such as `nvme0`.
-    pub(super) name: String,
-    /// Its directory below the function's.
-    pub(super) directory: PathBuf,
-}
-
-impl Controller {
-    fn of(root: &Root, function: &Path) -> Option<Controller> {
-        let name = root.names(function.join("nvme")).into_iter().next()?;
-        let directory = function.join("nvme").join(&name);
-        Some(Controller { name, directory })
-    }
-
-    /// Returns an attribute without padding blanks.
-    pub(super) fn text(&self, root: &Root, name: &str) -> Option<String> {
-        root.text(self.directory.join(name)).filter(|text| !text.is_empty())
-    }
 }
 
 fn group(root: &Root, pci: &PciFunction) -> Option<Group> {

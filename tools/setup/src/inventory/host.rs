@@ -40,7 +40,7 @@ pub(crate) struct Host {
     /// The kernel's command line.
     pub(crate) command_line: String,
     /// The kind of machine, as far as it affects remedies.
-    pub(crate) machine: Machine,
+    pub(crate) machine: MachineKind,
     /// Translation of device addresses.
     pub(crate) iommu: Iommu,
     /// VFIO's modules.
@@ -58,7 +58,7 @@ pub(crate) struct Host {
 
 /// The kind of machine.
 #[derive(Debug, PartialEq, Eq, Serialize)]
-pub(crate) struct Machine {
+pub(crate) struct MachineKind {
     /// The processor's vendor, such as `GenuineIntel`.
     pub(crate) processor: Option<String>,
     /// Whether it runs under a hypervisor.
@@ -142,7 +142,7 @@ impl Host {
         let kernel = root.text("/proc/sys/kernel/osrelease");
         Host {
             command_line: root.text("/proc/cmdline").unwrap_or_default(),
-            machine: Machine::read(root),
+            machine: MachineKind::read(root),
             iommu: Iommu::read(root),
             modules: modules(root, kernel.as_deref()),
             vfio_files: vfio_files(root),
@@ -154,8 +154,8 @@ impl Host {
     }
 }
 
-impl Machine {
-    fn read(root: &Root) -> Machine {
+impl MachineKind {
+    fn read(root: &Root) -> MachineKind {
         let mut seen = BTreeSet::new();
         // All processors have the same values.
         let first = |line: &str| {
@@ -169,7 +169,7 @@ impl Machine {
                 line.and_then(|line| line.split_once(':')).map_or("", |(_, values)| values);
             values.split_whitespace().map(str::to_owned).collect::<Vec<_>>()
         };
-        Machine {
+        MachineKind {
             processor: words("vendor_id").into_iter().next(),
             is_virtual: words("flags").iter().any(|flag| flag == "hypervisor"),
             container: CONTAINER_MARKS.iter().any(|mark| root.present(mark)),
@@ -396,7 +396,7 @@ mod tests {
         let host = Host::read(&root);
         assert_eq!(host.kernel.as_deref(), Some("6.1.0-18-amd64"));
         assert!(host.command_line.ends_with("intel_iommu=on"));
-        let machine = Machine {
+        let machine = MachineKind {
             processor: Some("AuthenticAMD".to_owned()),
             is_virtual: true,
             container: true,

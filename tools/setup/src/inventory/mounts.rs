@@ -6,8 +6,9 @@
 
 use std::collections::BTreeSet;
 
-use super::usage::{device_at, process, processes};
-use super::{Process, Use};
+use super::block::device_at;
+use super::process::{Process, process, processes};
+use super::uses::Use;
 use crate::root::Root;
 
 /// Prefix of the device numbers of file systems that are not on a single device.
@@ -21,7 +22,7 @@ pub(super) struct Mounts {
 }
 
 struct Mount {
-    line: Line,
+    line: MountLine,
     /// Block devices named in its source and options.
     devices: Vec<String>,
     /// A process of its mount namespace, if that is not ours.
@@ -30,7 +31,7 @@ struct Mount {
 
 /// One line of a mountinfo file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Line {
+struct MountLine {
     /// Major and minor number, such as `259:1`.
     number: String,
     at: String,
@@ -47,7 +48,8 @@ impl Mounts {
         for inside in namespaces(root) {
             let pid = inside.as_ref().map_or("self".to_owned(), |process| process.pid.to_string());
             let lines = root.lines(format!("/proc/{pid}/mountinfo"), may_be_of_a_device);
-            let lines: Vec<Line> = lines.iter().flatten().filter_map(|line| parse(line)).collect();
+            let lines: Vec<MountLine> =
+                lines.iter().flatten().filter_map(|line| parse(line)).collect();
             let new = lines.iter().filter(|line| !known.contains(&line.number));
             mounts.extend(new.map(|line| Mount::new(root, line, inside.as_ref())));
             // A file system is reported for the first namespace that has it, with all its mount points there.
@@ -87,7 +89,7 @@ impl Mounts {
 }
 
 impl Mount {
-    fn new(root: &Root, line: &Line, inside: Option<&Process>) -> Mount {
+    fn new(root: &Root, line: &MountLine, inside: Option<&Process>) -> Mount {
         // If the number identifies the device, the source may be the name of a device that no longer exists.
         let source = Some(line.source.as_str()).filter(|_| line.number.starts_with(MADE_UP));
         let sources = source.iter().flat_map(|source| source.split(':'));
@@ -131,11 +133,11 @@ fn may_be_of_a_device(line: &str) -> bool {
 
 /// Parses a line of mountinfo (proc_pid_mountinfo(5)): `36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3
 /// /dev/root rw`.
-fn parse(line: &str) -> Option<Line> {
+fn parse(line: &str) -> Option<MountLine> {
     let (place, kind) = line.split_once(" - ")?;
     let mut place = place.split(' ').skip(2);
     let mut kind = kind.split(' ');
-    Some(Line {
+    Some(MountLine {
         number: place.next()?.to_owned(),
         at: unescaped(place.nth(1)?),
         fstype: kind.next()?.to_owned(),

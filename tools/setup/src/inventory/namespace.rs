@@ -3,11 +3,35 @@
 use std::fs::File;
 
 use adit_kvstore::survey;
+use serde::Serialize;
 
-use super::function::Controller;
-use super::usage::{BLOCK, Usage, block, partitions};
-use super::{Namespace, Signature, Use, signature};
+use super::block::{BLOCK, block, partitions};
+use super::controller::Controller;
+use super::signature::{self, Signature};
+use super::usage::Usage;
+use super::uses::Use;
 use crate::root::Root;
+
+/// A namespace as a block device of the kernel.
+#[derive(Debug, Serialize)]
+pub(crate) struct Namespace {
+    /// Its name, such as `nvme0n1`.
+    pub(crate) name: String,
+    pub(crate) size_bytes: u64,
+    /// Its LBA size.
+    pub(crate) lba_bytes: u32,
+    /// Its partitions, such as `nvme0n1p1`.
+    pub(crate) partitions: Vec<String>,
+    /// Uses of it or its partitions.
+    pub(crate) uses: Vec<Use>,
+    /// Signatures on it and its partitions; `None` if unknown.
+    pub(crate) signatures: Option<Vec<Signature>>,
+    /// Why they are unknown.
+    pub(crate) unreadable: Option<String>,
+    /// Whether it is a device of a store of Adit, by either superblock; `None` if that cannot be read. A store does not
+    /// keep a drive from being taken, as it is used through VFIO.
+    pub(crate) holds_store: Option<bool>,
+}
 
 /// sysfs counts sizes in these, regardless of the LBA size.
 const SECTOR_BYTES: u64 = 512;

@@ -2,7 +2,7 @@
 
 use adit_driver::bus::pci::{PciAddress, PciFunction};
 
-use super::Function;
+use super::function::Function;
 use super::usage::Usage;
 use crate::device::DEVICES;
 use crate::root::Root;

@@ -13,8 +13,7 @@ use std::path::Path;
 
 use nix::sys::stat::{major, minor};
 
-use super::Process;
-use super::usage::{process, processes};
+use super::process::{Process, process, processes};
 use crate::root::Root;
 
 /// Prefixes of the names of relevant device files in `/dev`.

@@ -1,19 +1,34 @@
 //! Signatures on block devices, as found by `wipefs` of util-linux.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
-use super::Signature;
 use crate::root::Root;
+
+/// The signature of a file system, RAID, volume manager or partition table.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Signature {
+    /// The block device.
+    pub(crate) device: String,
+    /// Its byte offset.
+    pub offset: u64,
+    /// Its type: `ext4`, `LVM2_member`, `linux_raid_member`, `zfs_member`, `gpt`, …
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Its usage: `filesystem`, `raid`, `partition-table`, `crypto` or `other`.
+    pub(crate) usage: String,
+    pub(crate) label: Option<String>,
+    pub(crate) uuid: Option<String>,
+}
 
 /// The output of `wipefs --json`.
 #[derive(Deserialize)]
 struct Printed {
-    signatures: Vec<Row>,
+    signatures: Vec<PrintedSignature>,
 }
 
 /// One signature; the offset is text such as `0x438`.
 #[derive(Deserialize)]
-struct Row {
+struct PrintedSignature {
     offset: String,
     #[serde(rename = "type")]
     kind: Option<String>,
@@ -60,7 +75,7 @@ fn parse(device: &str, printed: &str) -> Result<Vec<Signature>, String> {
         .map_err(unreadable)
 }
 
-impl Row {
+impl PrintedSignature {
     fn signature(self, device: &str) -> Result<Signature, String> {
         let digits = self.offset.trim_start_matches("0x");
         let offset =

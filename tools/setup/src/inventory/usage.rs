@@ -4,21 +4,16 @@
 //! of those. Their uses count as the device's.
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
+use super::block::{BLOCK, block, device_at, partitions};
 use super::exports::{self, Export};
 use super::mounts::{Mounts, unescaped};
 use super::open_files::OpenFiles;
-use super::{Process, Signature, Use};
+use super::process::Process;
+use super::signature::Signature;
+use super::uses::Use;
 use crate::root::Root;
-
-/// The machine's block devices.
-pub(super) const BLOCK: &str = "/sys/class/block";
-
-/// Returns a block device's directory in sysfs.
-pub(super) fn block(device: &str) -> PathBuf {
-    Path::new(BLOCK).join(device)
-}
 
 /// All uses of all block devices, read once.
 pub(super) struct Usage {
@@ -147,39 +142,6 @@ fn what_is(root: &Root, holder: &str) -> String {
     format!("{kind} {name}")
 }
 
-/// Returns a block device's partitions in numerical order.
-pub(super) fn partitions(root: &Root, device: &str) -> Vec<String> {
-    let mut names = root.names_quietly(block(device));
-    names.retain(|name| {
-        name.starts_with(device) && root.exists(block(device).join(name).join("partition"))
-    });
-    names.sort_by_key(|name| (name.len(), name.clone()));
-    names
-}
-
-/// Returns the block device a path in `/dev` refers to: `/dev/mapper/root` is `dm-0`.
-pub(super) fn device_at(root: &Root, path: &str) -> Option<String> {
-    let path = Path::new(path);
-    let inside = path.strip_prefix("/dev").ok()?;
-    let real = root.resolve(path).unwrap_or_else(|| path.to_owned());
-    let name = real.file_name()?.to_string_lossy().into_owned();
-    // A recorded or minimal machine may have no files in /dev.
-    (root.exists(block(&name)) || inside.components().count() == 1).then_some(name)
-}
-
-/// Returns the ids of all processes.
-pub(super) fn processes(root: &Root) -> Vec<u32> {
-    let names = root.names_quietly("/proc");
-    let mut pids: Vec<u32> = names.iter().filter_map(|name| name.parse().ok()).collect();
-    pids.sort_unstable();
-    pids
-}
-
-/// Returns a process with its name.
-pub(super) fn process(root: &Root, pid: u32) -> Process {
-    Process { pid, name: root.text(format!("/proc/{pid}/comm")).unwrap_or_default() }
-}
-
 fn swaps(root: &Root) -> BTreeSet<String> {
     let text = root.text("/proc/swaps").unwrap_or_default();
     let paths = text.lines().skip(1).filter_map(|line| line.split_whitespace().next());
@@ -297,14 +259,5 @@ mod tests {
         // ZFS writes its label several times.
         let found = usage.of_pools(&[member("tank"), member("tank"), member("exported")]);
         assert_eq!(found, [holder("nvme0n1p1", "tank", "ZFS pool")]);
-    }
-
-    #[test]
-    fn partitions_are_in_the_order_of_their_numbers() {
-        let names = ["nvme0n1p10", "nvme0n1p2", "nvme0n1p1"];
-        let lines = names.map(|name| format!("/sys/class/block/nvme0n1/{name}/partition = 1\n"));
-        let root =
-            Root::recorded(&(lines.concat() + "/sys/class/block/nvme0n1/queue/rotational = 0\n"));
-        assert_eq!(partitions(&root, "nvme0n1"), ["nvme0n1p1", "nvme0n1p2", "nvme0n1p10"]);
     }
 }

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-use super::{Bound, State, back, bind_on};
+use super::{Bound, BoundState, back, bind_on};
 use crate::args::{BindArgs, ChangeArgs, UnbindArgs};
 use crate::change::Change;
 use crate::failure::Result;
@@ -132,7 +132,7 @@ fn a_drive_is_bound_step_by_step_with_its_record_first() {
     let expected = Bound {
         bdf: A.into(),
         target: "vfio:0000:01:00.0".into(),
-        state: State::Bound,
+        state: BoundState::Bound,
         user: None,
     };
     assert_eq!(bound, [expected]);
@@ -167,7 +167,7 @@ fn what_is_bound_already_stays_so() {
     done(bind(&mut world, &[A], None));
     let again = done(bind(&mut world, &[A, A], None));
     assert_eq!(again.len(), 1);
-    assert_eq!(again[0].state, State::AlreadyBound);
+    assert_eq!(again[0].state, BoundState::AlreadyBound);
     assert_eq!(told(&world), [""; 0]);
 }
 
@@ -177,7 +177,7 @@ fn what_others_have_bound_is_left_to_them() {
     take_by_hand(&mut world, A, "vfio-pci");
     let before = world.snapshot();
     let bound = done(bind(&mut world, &[A], None));
-    assert_eq!(bound[0].state, State::BoundByOthers);
+    assert_eq!(bound[0].state, BoundState::BoundByOthers);
     same(&world, &before, "");
     let why = failure(unbind(&mut world, &[A], None));
     assert!(why.contains("but not by 'adit setup'") && why.contains("drivers_probe"), "{why}");

@@ -18,7 +18,7 @@ fn what_was_bound_is_bound_again_and_goes_back_in_the_end() {
     assert_eq!(bound.len(), 2);
     assert_eq!(driver(&world, A).as_deref(), Some("vfio-pci"));
     let again = done(bind_with(&mut world, &recorded_args(), None));
-    assert!(again.iter().all(|one| one.state == State::AlreadyBound));
+    assert!(again.iter().all(|one| one.state == BoundState::AlreadyBound));
     done(restore(&mut world, None));
     assert_eq!(driver(&world, A).as_deref(), Some("nvme"));
 }
@@ -96,7 +96,7 @@ fn what_was_cut_off_goes_back_instead() {
 fn a_person_may_bind_again_what_an_earlier_boot_had_bound() {
     let mut world = booted(6);
     let bound = done(bind(&mut world, &[A], None));
-    assert_eq!(bound[0].state, State::Bound);
+    assert_eq!(bound[0].state, BoundState::Bound);
     done(restore(&mut world, None));
     assert_eq!(driver(&world, A).as_deref(), Some("nvme"));
 }

@@ -47,7 +47,7 @@ fn what_another_tool_has_bound_since_the_boot_is_not_ours() {
     world.kernel.unbind_by_hand(A);
     take_by_hand(&mut world, A, "vfio-pci");
     let bound = done(bind(&mut world, &[A], None));
-    assert_eq!(bound[0].state, State::BoundByOthers);
+    assert_eq!(bound[0].state, BoundState::BoundByOthers);
     // Nothing is unbound, so users of the device do not matter.
     world.kernel.open("/dev/vfio/12");
     let returned = done(restore(&mut world, None));

@@ -4,5 +4,6 @@ pub mod failure;
 pub mod human;
 pub mod interrupt;
 pub mod output;
+pub mod process;
 pub mod units;
 pub mod whole_file;

@@ -14,15 +14,15 @@ mod bench;
 mod controller;
 pub mod doctor;
 mod lab;
+mod options;
 mod rig;
 pub mod selftest;
 mod trace;
 
-use adit_gpu::{Gpu, Place};
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 
 use adit_tools_common::{failure, human, interrupt, output, units};
-use failure::{Failure, Result};
+use failure::Result;
 
 const EXAMPLES: &str = "\
 Targets:
@@ -51,7 +51,7 @@ pub struct GpuCommand {
 enum Command {
     Doctor(doctor::command::DoctorArgs),
     Selftest(selftest::command::SelftestArgs),
-    Bench(bench::command::BenchArgs),
+    Bench(bench::args::BenchArgs),
     Lab(lab::LabArgs),
     Trace(Box<trace::TraceArgs>),
 }
@@ -67,50 +67,5 @@ pub fn run(command: &GpuCommand) -> Result<()> {
         Command::Bench(args) => bench::command::run(args),
         Command::Lab(args) => lab::run(args),
         Command::Trace(args) => trace::run(args),
-    }
-}
-
-/// The GPU to use.
-#[derive(Args, Clone, Copy, Debug)]
-struct GpuArg {
-    /// GPU number, from 0
-    #[arg(long = "gpu", value_name = "N", default_value_t = 0)]
-    ordinal: u32,
-}
-
-/// Where memory shared by the GPU and devices is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Placement {
-    /// In the GPU's memory
-    Hbm,
-    /// In pinned host memory
-    Host,
-}
-
-impl Placement {
-    fn place(self) -> Place {
-        match self {
-            Placement::Hbm => Place::Gpu,
-            Placement::Host => Place::Host,
-        }
-    }
-}
-
-/// Returns whether a GPU of this name is the emulated driver's (`gpu/emulated`): its counts are a GPU's, its times are
-/// those of threads of the CPU and are not printed.
-fn is_emulated(name: &str) -> bool {
-    name.starts_with("Emulated GPU")
-}
-
-/// Refuses the number of a GPU that does not exist. Without any GPU, the commands report that themselves.
-///
-/// # Errors
-/// A usage error.
-fn check(ordinal: u32) -> Result<()> {
-    match Gpu::count() {
-        Ok(count) if ordinal >= count && count > 0 => Err(Failure::usage(format!(
-            "--gpu {ordinal}: there is no GPU {ordinal}; there are {count}, from 0 on"
-        ))),
-        _ => Ok(()),
     }
 }

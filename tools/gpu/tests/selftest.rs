@@ -3,7 +3,7 @@
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use adit_gpu_tools::selftest::{Check, Outcome, Verdict, run, verdict};
+use adit_gpu_tools::selftest::{Check, CheckOutcome, Verdict, run, verdict};
 
 /// Serializes tests: the emulated GPU's settings belong to the process.
 static ALONE: Mutex<()> = Mutex::new(());
@@ -19,7 +19,7 @@ fn checks(gpu: u32) -> Vec<Check> {
     run(gpu, &AtomicBool::new(false), &mut |_| ())
 }
 
-fn outcome<'a>(checks: &'a [Check], name: &str) -> &'a Outcome {
+fn outcome<'a>(checks: &'a [Check], name: &str) -> &'a CheckOutcome {
     let named = checks.iter().find(|check| check.name == name);
     &named.unwrap_or_else(|| panic!("there is no check {name:?}")).outcome
 }
@@ -38,7 +38,7 @@ fn every_check_passes_on_the_emulated_gpu_and_leaves_nothing_behind() {
     let _alone = emulated("");
     let checks = checks(0);
     for check in &checks {
-        assert!(matches!(check.outcome, Outcome::Passed(_)), "{check:?}");
+        assert!(matches!(check.outcome, CheckOutcome::Passed(_)), "{check:?}");
     }
     assert_eq!(verdict(&checks), Verdict::Sound);
     assert_nothing_is_left();
@@ -50,7 +50,7 @@ fn without_a_gpu_every_check_is_skipped_with_a_reason() {
     let checks = checks(0);
     assert_eq!(checks.len(), 20);
     for check in &checks {
-        assert!(matches!(check.outcome, Outcome::Skipped(_)), "{check:?}");
+        assert!(matches!(check.outcome, CheckOutcome::Skipped(_)), "{check:?}");
         assert!(check.outcome.detail().contains("GPU"), "{check:?}");
     }
     assert_eq!(verdict(&checks), Verdict::Unavailable);
@@ -61,11 +61,11 @@ fn device_code_that_does_not_compile_fails_one_check_and_skips_what_needs_it() {
     let _alone = emulated("nvrtc=error");
     let checks = checks(0);
     let failed: Vec<_> =
-        checks.iter().filter(|check| matches!(check.outcome, Outcome::Failed(_))).collect();
+        checks.iter().filter(|check| matches!(check.outcome, CheckOutcome::Failed(_))).collect();
     assert_eq!(failed.len(), 1, "{failed:?}");
     assert_eq!(failed[0].name, "device code");
     assert!(failed[0].outcome.detail().contains("undefined"), "{failed:?}");
-    let passed = checks.iter().filter(|check| matches!(check.outcome, Outcome::Passed(_)));
+    let passed = checks.iter().filter(|check| matches!(check.outcome, CheckOutcome::Passed(_)));
     let passed: Vec<_> = passed.map(|check| check.name).collect();
     assert_eq!(passed, ["driver and GPU", "staged engine"], "staging needs no device code");
     assert_eq!(verdict(&checks), Verdict::Failed);
@@ -76,7 +76,7 @@ fn without_green_contexts_the_rings_work_by_priorities() {
     let _alone = emulated("no-green");
     let checks = checks(0);
     let partitions = outcome(&checks, "partitions");
-    assert!(matches!(partitions, Outcome::Skipped(_)), "{partitions:?}");
+    assert!(matches!(partitions, CheckOutcome::Skipped(_)), "{partitions:?}");
     assert_eq!(verdict(&checks), Verdict::Sound);
     assert_nothing_is_left();
 }

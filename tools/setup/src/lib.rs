@@ -37,7 +37,7 @@ use args::SetupCommand;
 pub use inventory::{Disk, Process, Signature, Use, disk_of_file, signatures_of_file, told_once};
 pub use root::Root;
 
-use adit_tools_common::{failure, human, interrupt, output, units};
+use adit_tools_common::{failure, human, interrupt, output, process, units};
 use failure::Result;
 
 /// Runs the command.

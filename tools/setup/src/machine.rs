@@ -7,26 +7,24 @@
 //! one exists, and perhaps a leftover beside it, which the next write or removal deletes.
 
 use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{self, Receiver};
+use std::process::Command;
+use std::sync::mpsc;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use nix::fcntl::OFlag;
 
 use super::change::{Change, Claim, Hands};
+use crate::process;
 
 /// Time limit of one change.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Polling interval for a running program.
-const LOOK: Duration = Duration::from_millis(5);
-
-/// How long to wait for a program's output after its end. A process it left behind may hold the pipe open.
+/// How long to wait for a program's output after its end, and for the end of one that was killed.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Where programs are searched, regardless of the user's PATH. The system's directories come first, because
@@ -152,59 +150,23 @@ fn own(path: &Path, uid: u32) -> io::Result<()> {
 /// # Errors
 /// It is missing, takes too long, or fails; the error then includes the last line it printed.
 pub(crate) fn run(program: &str, arguments: &[String], limit: Duration) -> io::Result<String> {
-    let mut child = Command::new(program)
-        .args(arguments)
-        .env("PATH", SYSTEM_DIRECTORIES)
-        .env("LC_ALL", "C")
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        // Ctrl-C at the terminal must reach only us, so that the program can finish.
-        .process_group(0)
-        .spawn()?;
-    let printed = listen(child.stdout.take().expect("piped"))?;
-    let said = listen(child.stderr.take().expect("piped"))?;
-    let status = end(&mut child, limit)?;
-    let text = |from: Receiver<String>| from.recv_timeout(LAST_WORDS).unwrap_or_default();
-    let (printed, said) = (text(printed), text(said));
+    let mut command = Command::new(program);
+    command.args(arguments).env("PATH", SYSTEM_DIRECTORIES).env("LC_ALL", "C");
+    // Ctrl-C at the terminal must reach only us, so that the program can finish.
+    command.process_group(0);
+    let ran = process::run(&mut command, limit, LAST_WORDS, &mut || true)?;
+    let Some(status) = ran.status else { return Err(too_long("it", limit)) };
     if status.success() {
-        return Ok(printed);
+        return Ok(ran.out);
     }
-    let last = said.lines().rfind(|line| !line.trim().is_empty());
+    let last = ran.err.lines().rfind(|line| !line.trim().is_empty());
     Err(io::Error::other(last.map_or_else(|| status.to_string(), |line| line.trim().to_owned())))
-}
-
-/// Reads a pipe to its end in a thread of its own, so that the program never blocks on it.
-fn listen(mut source: impl Read + Send + 'static) -> io::Result<Receiver<String>> {
-    let (done, text) = mpsc::channel();
-    thread::Builder::new().spawn(move || {
-        let mut bytes = Vec::new();
-        // Output before an error is still useful.
-        let _ = source.read_to_end(&mut bytes);
-        let _ = done.send(String::from_utf8_lossy(&bytes).into_owned());
-    })?;
-    Ok(text)
-}
-
-fn end(child: &mut Child, limit: Duration) -> io::Result<ExitStatus> {
-    let begun = Instant::now();
-    loop {
-        if let Some(status) = child.try_wait()? {
-            return Ok(status);
-        }
-        if begun.elapsed() > limit {
-            child.kill()?;
-            // A program stuck in the kernel does not die from this and is not waited for.
-            let _ = child.try_wait()?;
-            return Err(too_long("it", limit));
-        }
-        thread::sleep(LOOK);
-    }
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::MetadataExt;
+    use std::time::Instant;
 
     use super::*;
     use crate::root::Root;

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 use adit_gpu::internals::{PartitionKind, Partitions, Program};
 use adit_gpu::{Error, Gpu, Priority, Result, Stream};
 
-use super::command::Watch;
 use super::compute::{Compute, Took};
+use super::watch::Watch;
 use crate::failure;
 use crate::rig::load::Round;
 use crate::rig::{Rig, add_up};

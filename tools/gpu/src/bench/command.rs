@@ -1,39 +1,23 @@
 //! `adit gpu bench`: measures a GPU's rings against a software controller.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use adit_gpu::internals::layout::Form;
 use adit_gpu::internals::{self, Partition, Partitions, Program};
 use adit_gpu::{Gpu, Place};
-use adit_kv::Meter;
-use clap::{Args, ValueEnum};
 
+use super::args::{BenchArgs, Processor};
 use super::beside::{self, Beside};
 use super::report::{Point, Report};
+use super::watch::Watch;
 use super::{saturated, single};
-use crate::controller::{Faults, QUEUES_MAX, Shape};
+use crate::controller::{Faults, Shape};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::options::check_sms;
 use crate::output::Output;
 use crate::rig::Rig;
 use crate::rig::server::Server;
-use crate::{GpuArg, Placement, trace, units};
-
-const EXAMPLES: &str = "\
-Examples:
-  Queues in GPU memory, served by a second kernel, for two seconds:
-    adit gpu bench
-  How many commands a multiprocessor carries, and what it costs compute:
-    adit gpu bench --sms 1,2,4,8
-  One queue in host memory, served by a thread of the CPU, for a program to read:
-    adit gpu bench --controller cpu --queues 1 --json
-
-The controller checks every command, each of 512 bytes; one that it refuses ends the bench. On the emulated GPU \
-('cargo xtask gpu -- bench') only counts are printed: its times mean nothing.
-
-Exit codes: 0 measured, 1 a command, the controller or CUDA failed, 2 an option cannot be, 3 no GPU, or none that rings \
-can use (a compiler for device code included), 130 interrupted: nothing is printed.";
 
 /// Bytes of a command.
 const COMMAND_BYTES: u64 = 1 << LBA_SHIFT;
@@ -42,102 +26,6 @@ const LBA_SHIFT: u32 = 9;
 const DATA_BYTES: u64 = 64 << 20;
 /// Size of the controller's namespace.
 const NAMESPACE_BYTES: u64 = 1 << 30;
-/// Longest time of the compute kernel alone.
-const COMPUTE: Duration = Duration::from_millis(100);
-
-/// Measures the rings of a GPU against a software controller that checks every command: no PCIe, no drive
-#[derive(Args, Clone, Debug)]
-#[command(after_help = EXAMPLES)]
-pub(crate) struct BenchArgs {
-    #[command(flatten)]
-    gpu: GpuArg,
-
-    /// Queue pairs, 1 to 256
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=i64::from(QUEUES_MAX)))]
-    pub(super) queues: u32,
-
-    /// Entries of each queue, 2 to 4096
-    #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(2..=4096))]
-    pub(super) depth: u32,
-
-    /// Multiprocessors of the I/O kernel, 1 to the GPU's; several numbers give a curve
-    #[arg(long, value_name = "N,...", value_delimiter = ',', default_value = "8", value_parser = clap::value_parser!(u32).range(1..))]
-    sms: Vec<u32>,
-
-    /// Warps of the I/O kernel on each multiprocessor, 1 to 16
-    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u32).range(1..=16))]
-    pub(super) warps: u32,
-
-    /// Where the rings are [default: hbm with the GPU's controller, host with the CPU's]
-    #[arg(long)]
-    placement: Option<Placement>,
-
-    /// What serves the rings
-    #[arg(long, value_enum, default_value_t = Processor::Gpu)]
-    pub(super) controller: Processor,
-
-    /// How long to measure the saturated rings, and each other part at most: 500ms, 2s, 5m
-    #[arg(long, default_value = "2s", value_parser = units::duration)]
-    pub(super) runtime: Duration,
-
-    /// Prints JSON
-    #[arg(long)]
-    json: bool,
-}
-
-/// What runs the controller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(super) enum Processor {
-    /// A thread of the CPU: the driver's software controller
-    Cpu,
-    /// A second kernel, on other multiprocessors
-    Gpu,
-}
-
-impl Processor {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Processor::Cpu => "cpu",
-            Processor::Gpu => "gpu",
-        }
-    }
-}
-
-impl BenchArgs {
-    pub(super) fn place(&self) -> Place {
-        match (self.placement, self.controller) {
-            (Some(placement), _) => placement.place(),
-            (None, Processor::Cpu) => Place::Host,
-            (None, Processor::Gpu) => Place::Gpu,
-        }
-    }
-
-    /// Returns how long the compute kernel alone shall take.
-    pub(super) fn compute(&self) -> Duration {
-        COMPUTE.min(self.runtime)
-    }
-}
-
-/// Shows progress, and heeds the user's interrupt.
-pub(super) struct Watch {
-    interrupt: Interrupt,
-    meter: Meter,
-}
-
-impl Watch {
-    /// Shows the current step.
-    ///
-    /// # Errors
-    /// The user's interrupt.
-    pub(super) fn step(&mut self, what: impl Into<String>) -> Result<()> {
-        if self.interrupt.requested() {
-            return Err(Failure::interrupted());
-        }
-        self.meter.show(|_| what.into());
-        Ok(())
-    }
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -154,8 +42,8 @@ fn measure(args: &BenchArgs, interrupt: Interrupt) -> Result<Report> {
         return Err(Failure::usage(format!("--placement hbm: {why}")));
     }
     let gpu = Gpu::open(args.gpu.ordinal)?;
-    args.sms.iter().try_for_each(|sms| trace::check_sms(*sms, &gpu))?;
-    let mut watch = Watch { interrupt, meter: Meter::new() };
+    args.sms.iter().try_for_each(|sms| check_sms(*sms, &gpu))?;
+    let mut watch = Watch::new(interrupt);
     watch.step("compiling the device code")?;
     let program = Program::load(&gpu)?;
     let bench = Bench { gpu: &gpu, program: &program, args };
@@ -239,20 +127,9 @@ impl Bench<'_> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+mod tests {
     use super::*;
-    use clap::Parser;
-
-    #[derive(Parser)]
-    struct Line {
-        #[command(flatten)]
-        args: BenchArgs,
-    }
-
-    pub(in crate::bench) fn args(line: &str) -> BenchArgs {
-        let words = ["bench"].into_iter().chain(line.split_whitespace());
-        Line::try_parse_from(words).expect("options that can be").args
-    }
+    use crate::bench::tests::args;
 
     /// Runs a small bench on the emulated GPU, alone in its process.
     fn bench(name: &str, line: &str, check: impl Fn(&Report)) {

@@ -7,6 +7,8 @@ use adit_gpu::internals::{self, DeviceMemory, Kernel, Program};
 use adit_gpu::{Error, Event, Gpu, Result, Stream};
 use zerocopy::{Immutable, IntoBytes};
 
+use crate::options::is_emulated;
+
 /// Rows of the first matrices to try, and the most.
 const ROWS_FIRST: u32 = 128;
 const ROWS_MAX: u32 = 2048;
@@ -161,7 +163,7 @@ impl Compute {
 
 /// Returns the blocks and threads of the kernel on `sms` multiprocessors.
 fn grid(gpu: &Gpu, sms: u32) -> (u32, u32) {
-    match crate::is_emulated(&gpu.info().name) {
+    match is_emulated(&gpu.info().name) {
         true => (sms, 32), // It has room for few warps, each of which is a thread.
         false => (sms * BLOCKS_PER_SM, THREADS),
     }

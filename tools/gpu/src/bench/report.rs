@@ -4,12 +4,13 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use super::args::BenchArgs;
 use super::beside::Beside;
-use super::command::BenchArgs;
 use super::compute::Took;
 use super::saturated::Saturated;
 use super::single::Single;
 use crate::human;
+use crate::options::is_emulated;
 
 /// The condition of every figure.
 const LABEL: &str = "software controller, no PCIe";
@@ -75,7 +76,7 @@ fn percent(share: f64) -> String {
 
 impl Report {
     fn is_emulated(&self) -> bool {
-        crate::is_emulated(&self.gpu)
+        is_emulated(&self.gpu)
     }
 
     /// Formats it for people: a column for each number of multiprocessors.
@@ -178,7 +179,7 @@ fn took(took: &Took) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::command::tests::args;
+    use crate::bench::tests::args;
 
     fn report(gpu: &str) -> Report {
         let point = |sms, elapsed_ns, beside| Point {

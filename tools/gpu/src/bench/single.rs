@@ -4,7 +4,8 @@
 
 use std::time::{Duration, Instant};
 
-use super::command::{BenchArgs, Watch};
+use super::args::BenchArgs;
+use super::watch::Watch;
 use crate::failure::Result;
 use crate::rig::load::Round;
 use crate::rig::{Rig, add_up};

@@ -11,9 +11,9 @@ use adit_gpu::{Device, MemoryPath};
 use clap::Args;
 use serde_json::{Value, json};
 
-use crate::GpuArg;
 use crate::failure::{Failure, Result};
 use crate::human;
+use crate::options::{GpuArg, check_ordinal};
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -49,7 +49,7 @@ pub(crate) struct DoctorArgs {
 /// # Errors
 /// There is no GPU, or no usable path; why the drive cannot be opened. The report is printed all the same.
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
-    crate::check(args.gpu.ordinal)?;
+    check_ordinal(args.gpu.ordinal)?;
     args.target.as_ref().map_or(Ok(()), has_queues)?;
     let opened = args.target.as_ref().map(open).transpose();
     let device = opened.as_ref().ok().and_then(Option::as_ref);
@@ -167,24 +167,10 @@ fn usual(report: &Report) -> Option<&'static str> {
 }
 
 fn json(args: &DoctorArgs, report: &Report) -> Value {
-    let row = |row: &Row| {
-        json!({
-            "name": row.name,
-            "verdict": word(row.verdict),
-            "value": row.value,
-            "reason": row.reason,
-            "fix": row.fix,
-        })
-    };
-    let section = |section: &Section| {
-        let rows: Value = section.rows.iter().map(row).collect();
-        json!({ "title": section.title, "rows": rows })
-    };
-    let sections: Value = report.sections.iter().map(section).collect();
     json!({
         "gpu": args.gpu.ordinal,
         "target": args.target.as_ref().map(ToString::to_string),
-        "sections": sections,
+        "sections": report.sections,
         "default": usual(report),
         "path": report.path.name(),
         "doorbells": report.doorbells,

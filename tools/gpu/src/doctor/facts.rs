@@ -9,7 +9,7 @@ use adit_driver::bus::vfio::HAS_IOMMUFD;
 use adit_gpu::internals::{self, PartitionKind, Program, ProxyThread, gdr_is_present, self_test};
 use adit_gpu::{Device, DoorbellChoice, Gpu, GpuInfo, ProxyOptions, Result, compiler_version};
 
-use super::{Row, Verdict};
+use super::report::{Row, Verdict};
 
 /// The number of hardware queues for streams in a GPU.
 const STREAM_QUEUES_MAX: u32 = 32;

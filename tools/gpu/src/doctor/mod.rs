@@ -5,7 +5,10 @@
 
 pub(crate) mod command;
 mod facts;
+#[cfg(test)]
+mod fake_sysfs;
 mod pcie;
+mod report;
 #[cfg(test)]
 mod tests;
 mod topology;
@@ -16,152 +19,7 @@ use std::sync::Arc;
 use adit_gpu::internals::try_path;
 use adit_gpu::{Carried, Device, Error, Gpu, MemoryPath};
 
-/// State of a fact.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Verdict {
-    /// As it should be.
-    Good,
-    /// Works, but could be better.
-    Warning,
-    /// Not there.
-    Missing,
-}
-
-/// One fact.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Row {
-    /// Subject.
-    pub name: &'static str,
-    /// Finding.
-    pub value: String,
-    /// State.
-    pub verdict: Verdict,
-    /// Reason for the state, unless good.
-    pub reason: Option<String>,
-    /// How to improve it, if possible.
-    pub fix: Option<String>,
-}
-
-/// Related facts.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Section {
-    /// Its heading.
-    pub title: &'static str,
-    /// The facts, in order.
-    pub rows: Vec<Row>,
-}
-
-/// Facts that rings require.
-const ESSENTIAL: [&str; 5] =
-    ["GPU", "compute capability", "NVRTC", "host registration", "doorbells"];
-
-/// The default engine, with [`adit_gpu::Options::default`] and [`adit_gpu::Pool::allocate`] without a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Usual {
-    /// The GPU: pool and rings lie in its memory.
-    Rings,
-    /// CPU threads, through pinned memory. Rings over pinned memory may work, but only on request.
-    Staged,
-    /// The driver's own queue pairs, without the GPU.
-    CpuOnly,
-    /// Depends on the drive, and none was given.
-    Open,
-}
-
-/// All findings.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Report {
-    /// In order.
-    pub sections: Vec<Section>,
-    /// The best working memory path; without a drive none was tried, and this is the least demanding one.
-    pub path: MemoryPath,
-    /// How doorbells would be rung: `mapped` or `proxy`; `None` if no GPU rings any.
-    pub doorbells: Option<&'static str>,
-}
-
-impl Report {
-    /// Returns the fact called `name`, from any section.
-    pub fn row(&self, name: &str) -> Option<&Row> {
-        self.sections.iter().flat_map(|section| &section.rows).find(|row| row.name == name)
-    }
-
-    /// Returns a missing fact that rings require.
-    pub fn obstacle(&self) -> Option<&Row> {
-        let rows = ESSENTIAL.iter().filter_map(|name| self.row(name));
-        rows.into_iter().find(|row| row.verdict == Verdict::Missing)
-    }
-}
-
-impl Report {
-    /// Returns the default engine.
-    pub fn usual(&self) -> Usual {
-        let instead = if self.can_stage() { Usual::Staged } else { Usual::CpuOnly };
-        if self.obstacle().is_some() {
-            return instead;
-        }
-        match self.path {
-            MemoryPath::CpuOnly => Usual::CpuOnly,
-            MemoryPath::PinnedHost if self.doorbells.is_none() => Usual::Open,
-            MemoryPath::PinnedHost => instead,
-            _ => Usual::Rings,
-        }
-    }
-
-    /// Whether CPU threads could stage transfers, which needs pinned memory registered with CUDA.
-    fn can_stage(&self) -> bool {
-        let registers = |name| self.row(name).is_none_or(|row| row.verdict != Verdict::Missing);
-        ["GPU", "host registration", MemoryPath::PinnedHost.name()].into_iter().all(registers)
-    }
-}
-
-impl Row {
-    fn good(name: &'static str, value: impl ToString) -> Row {
-        let value = value.to_string();
-        Row { name, value, verdict: Verdict::Good, reason: None, fix: None }
-    }
-
-    fn bad(
-        name: &'static str,
-        verdict: Verdict,
-        value: impl ToString,
-        reason: impl ToString,
-        fix: impl ToString,
-    ) -> Row {
-        let (reason, fix) = (Some(reason.to_string()), Some(fix.to_string()));
-        Row { name, value: value.to_string(), verdict, reason, fix }
-    }
-
-    fn warning(name: &'static str, value: impl ToString, reason: &str, fix: &str) -> Row {
-        Row::bad(name, Verdict::Warning, value, reason, fix)
-    }
-
-    /// Creates a missing fact from the error.
-    fn missing(name: &'static str, error: &Error) -> Row {
-        Row::by(name, Verdict::Missing, "no", error)
-    }
-
-    /// Creates a fact whose state follows from an error.
-    fn by(name: &'static str, verdict: Verdict, value: &str, error: &Error) -> Row {
-        let (reason, fix) = match error {
-            Error::Unavailable { why, fix, .. } | Error::Refused { why, fix, .. } => {
-                (why.clone(), Some(fix.clone()))
-            }
-            Error::Cuda { call, name, fix, .. } => {
-                (format!("{call} failed: {name}"), Some(fix.clone()))
-            }
-            other => (other.to_string(), None),
-        };
-        Row { name, value: value.to_owned(), verdict, reason: Some(reason), fix }
-    }
-
-    /// Creates a fact with the value `good` of a finding, or the reason it is missing.
-    fn of<T>(name: &'static str, found: &Result<T, Error>, good: impl FnOnce(&T) -> String) -> Row {
-        match found {
-            Ok(found) => Row::good(name, good(found)),
-            Err(error) => Row::missing(name, error),
-        }
-    }
-}
+pub use report::{Report, Row, Section, Usual, Verdict};
 
 /// Examines a GPU by its number, and a device with it, reading one LBA of the device's namespace.
 pub fn examine(ordinal: u32, device: Option<&Device>) -> Report {

@@ -5,8 +5,9 @@ use std::path::Path;
 use adit_driver::Controller;
 use adit_gpu::Gpu;
 
-use super::{Row, facts};
-use crate::doctor::topology::{Relation, Site, bar1_bytes};
+use super::facts;
+use super::report::Row;
+use super::topology::{Relation, Site, bar1_bytes};
 
 /// Returns everything that sysfs says about the two.
 pub(super) fn rows(
@@ -114,7 +115,7 @@ fn translation(ours: &Site, theirs: &Site) -> Row {
 mod tests {
     use super::*;
     use crate::doctor::Verdict;
-    use crate::doctor::topology::tests::Tree;
+    use crate::doctor::fake_sysfs::Tree;
 
     #[test]
     fn what_lies_between_is_unknown_where_sysfs_hides_one_of_the_two() {

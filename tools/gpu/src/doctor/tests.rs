@@ -8,7 +8,7 @@ use adit_driver::spec::Nsid;
 use adit_driver::{Controller, ControllerOptions};
 use adit_gpu::internals::{Endless, Runner};
 
-use crate::doctor::topology::tests::Tree;
+use super::fake_sysfs::Tree;
 
 fn verdict(report: &Report, name: &str) -> Verdict {
     report.row(name).unwrap_or_else(|| panic!("no row {name} in {report:?}")).verdict

@@ -113,41 +113,11 @@ fn attribute(directory: &Path, name: &str) -> Option<String> {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
-    use super::*;
+mod tests {
     use std::os::unix::fs::symlink;
-    use std::sync::atomic::{AtomicU32, Ordering};
 
-    /// A fake sysfs, removed when dropped.
-    pub(crate) struct Tree(pub(crate) PathBuf);
-
-    impl Tree {
-        pub(crate) fn new() -> Tree {
-            static NEXT: AtomicU32 = AtomicU32::new(0);
-            let next = NEXT.fetch_add(1, Ordering::Relaxed);
-            let root =
-                std::env::temp_dir().join(format!("adit-gpu-sysfs-{}-{next}", std::process::id()));
-            fs::create_dir_all(root.join("bus/pci/devices")).expect("a directory");
-            Tree(root)
-        }
-
-        /// Adds a function at the end of a path such as `pci0000:00/0000:00:01.0/0000:01:00.0`.
-        pub(crate) fn function(&self, path: &str, attributes: &[(&str, &str)]) {
-            let directory = self.0.join("devices").join(path);
-            fs::create_dir_all(&directory).expect("a directory");
-            let name = directory.file_name().expect("a function's name");
-            symlink(&directory, self.0.join("bus/pci/devices").join(name)).expect("a link");
-            for (name, text) in attributes {
-                fs::write(directory.join(name), text).expect("an attribute");
-            }
-        }
-    }
-
-    impl Drop for Tree {
-        fn drop(&mut self) {
-            let _ = fs::remove_dir_all(&self.0);
-        }
-    }
+    use super::*;
+    use crate::doctor::fake_sysfs::Tree;
 
     fn site(tree: &Tree, address: &str) -> Site {
         Site::find(&tree.0, address).expect("it is there")

@@ -1,18 +1,15 @@
 //! A step's process: its output, its exit code, and an end within a time limit.
 
-use std::io::Read;
 use std::path::Path;
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::sync::mpsc::{Receiver, channel};
+use std::process::Command;
 use std::time::{Duration, Instant};
-use std::{io, thread};
+
+use adit_tools_common::process;
 
 use crate::interrupt::Interrupt;
 
 /// Lines kept of what a step printed on standard error.
 const SAID_LINES: usize = 20;
-/// How often a process is looked at.
-const LOOK_EVERY: Duration = Duration::from_millis(20);
 /// How long a process that was killed may take to go. One that waits for the GPU's driver may stay for ever.
 const GOES_WITHIN: Duration = Duration::from_secs(5);
 
@@ -46,72 +43,29 @@ pub(super) fn run(
         .args(words)
         .env("CUDA_DEVICE_MAX_CONNECTIONS", "32")
         .env("CUDA_MODULE_LOADING", "EAGER");
-    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = match command.spawn() {
-        Ok(child) => child,
+    let mut goes_on = || {
+        tell();
+        !interrupt.requested()
+    };
+    let ran = match process::run(&mut command, limit, GOES_WITHIN, &mut goes_on) {
+        Ok(ran) => ran,
         Err(why) => {
             let said = format!("{} cannot be run: {why}", program.display());
             return Ended { said, ..Ended::default() };
         }
     };
-    let out = reading(child.stdout.take());
-    let err = reading(child.stderr.take());
-    let ended = wait(&mut child, begun + limit, interrupt, tell);
-    let is_late = matches!(ended, Ok(None)) && !interrupt.requested();
-    let text = |bytes: Receiver<Vec<u8>>| {
-        // What holds the pipe of a process that does not go.
-        let bytes = bytes.recv_timeout(GOES_WITHIN).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
-    };
-    let (out, mut said) = (text(out), tail(&text(err)));
-    let code = match ended {
-        Ok(status) => status.and_then(|status| status.code()),
-        Err(why) => {
-            said += &format!("\nit cannot be waited for: {why}");
-            None
-        }
-    };
+    let is_late = ran.status.is_none() && !interrupt.requested();
+    let mut said = tail(&ran.err);
     if is_late {
         said += &format!("\nit was ended after {} s, its limit", limit.as_secs());
     }
-    Ended { code, is_late, took: begun.elapsed(), out, said: said.trim().to_owned() }
-}
-
-/// Waits for the end; `None` if the process had to be killed.
-fn wait(
-    child: &mut Child,
-    deadline: Instant,
-    interrupt: &Interrupt,
-    tell: &mut dyn FnMut(),
-) -> io::Result<Option<ExitStatus>> {
-    while Instant::now() < deadline && !interrupt.requested() {
-        if let Some(status) = child.try_wait()? {
-            return Ok(Some(status));
-        }
-        tell();
-        thread::sleep(LOOK_EVERY);
+    Ended {
+        code: ran.status.and_then(|status| status.code()),
+        is_late,
+        took: begun.elapsed(),
+        out: ran.out,
+        said: said.trim().to_owned(),
     }
-    child.kill()?;
-    let killed = Instant::now();
-    while child.try_wait()?.is_none() && killed.elapsed() < GOES_WITHIN {
-        thread::sleep(LOOK_EVERY);
-    }
-    Ok(None)
-}
-
-/// Reads to the end, in a thread of its own.
-fn reading(from: Option<impl Read + Send + 'static>) -> Receiver<Vec<u8>> {
-    let (sender, receiver) = channel();
-    thread::spawn(move || {
-        let mut bytes = Vec::new();
-        if let Some(mut from) = from {
-            // What came before an error is reported all the same.
-            let _ = from.read_to_end(&mut bytes);
-        }
-        // The lab may have given up.
-        let _ = sender.send(bytes);
-    });
-    receiver
 }
 
 /// Returns the last lines that are not empty.

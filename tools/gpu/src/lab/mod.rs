@@ -22,13 +22,13 @@ use std::time::{Duration, Instant};
 use adit_driver::Target;
 use clap::Args;
 
-use crate::GpuArg;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::options::GpuArg;
 use crate::output::Output;
 use adit_kv::Meter;
 use measures::Measure;
-use report::{Entry, Report, State};
+use report::{Report, StepReport, StepState};
 use steps::{Machine, Plan, Step};
 
 const EXAMPLES: &str = "\
@@ -127,7 +127,7 @@ impl Lab<'_> {
         let machine = Machine::of(&entry.report);
         let why = entry.said.trim_start_matches("adit: ");
         let is_over = match entry.state {
-            State::Lacks if !machine.has_gpu => Some(Failure::unavailable(why)),
+            StepState::Lacks if !machine.has_gpu => Some(Failure::unavailable(why)),
             _ if entry.is_usage() => Some(Failure::usage(why)),
             _ => None,
         };
@@ -149,7 +149,7 @@ impl Lab<'_> {
     }
 
     /// Runs one step, and returns its entry in the report.
-    fn step(&mut self, step: Step, report: &mut Report, index: usize) -> Result<Entry> {
+    fn step(&mut self, step: Step, report: &mut Report, index: usize) -> Result<StepReport> {
         let left = self.deadline.saturating_duration_since(Instant::now());
         if left >= LEAST {
             report.begin(index)?;

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::child::Ended;
@@ -23,7 +24,7 @@ const FACTS: [(&str, &str); 4] = [
 
 /// What became of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum State {
+pub(super) enum StepState {
     /// Not begun, because there was no time left, or the lab was cut off.
     NotBegun,
     Running,
@@ -35,122 +36,105 @@ pub(super) enum State {
     Late,
 }
 
-impl State {
+impl StepState {
     fn name(self) -> &'static str {
         match self {
-            State::NotBegun => "not begun",
-            State::Running => "running",
-            State::Done => "done",
-            State::Lacks => "lacks",
-            State::Failed => "failed",
-            State::Late => "late",
+            StepState::NotBegun => "not begun",
+            StepState::Running => "running",
+            StepState::Done => "done",
+            StepState::Lacks => "lacks",
+            StepState::Failed => "failed",
+            StepState::Late => "late",
         }
     }
 }
 
+impl Serialize for StepState {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
 /// A figure beside the value expected.
-#[derive(Clone, Debug)]
-struct Figure {
+#[derive(Clone, Debug, Serialize)]
+struct Measured {
     what: &'static str,
-    goal: String,
+    expected: String,
     source: &'static str,
     measured: Option<f64>,
     is_met: Option<bool>,
 }
 
-/// A step in the report.
-#[derive(Clone, Debug)]
-pub(super) struct Entry {
+/// A step in the report; the names of its fields are those of the JSON.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct StepReport {
     name: &'static str,
     tells: &'static str,
+    pub(super) state: StepState,
+    expected: Vec<Measured>,
+    took_s: f64,
+    exit_code: Option<i32>,
     commands: Vec<String>,
-    pub(super) state: State,
-    code: Option<i32>,
-    took: Duration,
-    expected: Vec<Figure>,
+    pub(super) said: String,
     /// Null if there is none.
     pub(super) report: Value,
-    pub(super) said: String,
 }
 
-impl Entry {
-    fn of(step: &Step, report: &Value) -> Entry {
+impl StepReport {
+    fn of(step: &Step, report: &Value) -> StepReport {
         let figures = step.expected.iter().map(|one| {
-            let measured = (one.figure)(report);
-            Figure {
+            let measured = one.figure.read(report);
+            Measured {
                 what: one.what,
-                goal: one.goal.text(),
+                expected: one.goal.text(),
                 source: one.source,
                 measured,
                 is_met: measured.map(|measured| one.goal.is_met(measured)),
             }
         });
-        Entry {
+        StepReport {
             name: step.name,
             tells: step.tells,
-            commands: step.commands(),
-            state: State::NotBegun,
-            code: None,
-            took: Duration::ZERO,
+            state: StepState::NotBegun,
             expected: figures.collect(),
-            report: report.clone(),
+            took_s: 0.0,
+            exit_code: None,
+            commands: step.commands(),
             said: String::new(),
+            report: report.clone(),
         }
     }
 
     /// Whether an option of the lab was refused.
     pub(super) fn is_usage(&self) -> bool {
-        self.code == Some(2)
+        self.exit_code == Some(2)
     }
 
     /// Describes it for people: a line, and one for each figure.
     pub(super) fn line(&self) -> String {
-        let why = self.said.lines().last().filter(|_| self.state != State::Done).unwrap_or("");
-        let (state, seconds) = (self.state.name(), self.took.as_secs_f64());
+        let why = self.said.lines().last().filter(|_| self.state != StepState::Done).unwrap_or("");
+        let (state, seconds) = (self.state.name(), self.took_s);
         let line = format!("{state:<10}{} ({seconds:.1} s) {}", self.name, human::printable(why));
-        let figure = |one: &Figure| {
+        let figure = |one: &Measured| {
             let measured = one.measured.map_or("not measured".to_owned(), number);
             let is_met = one.is_met.map_or("-", |is_met| if is_met { "met" } else { "MISSED" });
-            format!("  {is_met:<8}{}: {measured} (expected: {})\n", one.what, one.goal)
+            format!("  {is_met:<8}{}: {measured} (expected: {})\n", one.what, one.expected)
         };
         format!("{}\n{}", line.trim_end(), self.expected.iter().map(figure).collect::<String>())
-    }
-
-    fn json(&self) -> Value {
-        let figure = |one: &Figure| {
-            json!({
-                "what": one.what,
-                "expected": one.goal,
-                "source": one.source,
-                "measured": one.measured,
-                "is_met": one.is_met,
-            })
-        };
-        json!({
-            "name": self.name,
-            "tells": self.tells,
-            "state": self.state.name(),
-            "expected": self.expected.iter().map(figure).collect::<Vec<_>>(),
-            "took_s": self.took.as_secs_f64(),
-            "exit_code": self.code,
-            "commands": self.commands,
-            "said": self.said,
-            "report": self.report,
-        })
     }
 
     /// Says what is wrong: that it failed, and each figure that is not as expected.
     fn faults(&self) -> Vec<String> {
         let why = self.said.lines().last().unwrap_or("it says nothing");
         let mut faults = match self.state {
-            State::Failed => vec![format!("{}: failed: {why}", self.name)],
-            State::Late => vec![format!("{}: {why}", self.name)],
+            StepState::Failed => vec![format!("{}: failed: {why}", self.name)],
+            StepState::Late => vec![format!("{}: {why}", self.name)],
             _ => Vec::new(),
         };
         let missed = self.expected.iter().filter(|one| one.is_met == Some(false));
         faults.extend(missed.map(|one| {
             let measured = number(one.measured.unwrap_or_default());
-            format!("{}: {}: {measured}, expected: {}", self.name, one.what, one.goal)
+            format!("{}: {}: {measured}, expected: {}", self.name, one.what, one.expected)
         }));
         faults
     }
@@ -169,29 +153,22 @@ pub(super) struct Report {
     whole: Duration,
     pub(super) is_emulated: bool,
     is_complete: bool,
-    entries: Vec<Entry>,
+    steps: Vec<StepReport>,
 }
 
 impl Report {
     pub(super) fn new(out: &Path, is_quick: bool, whole: Duration) -> Report {
         let (is_emulated, is_complete) = (false, false);
-        Report {
-            out: out.to_owned(),
-            is_quick,
-            whole,
-            is_emulated,
-            is_complete,
-            entries: Vec::new(),
-        }
+        Report { out: out.to_owned(), is_quick, whole, is_emulated, is_complete, steps: Vec::new() }
     }
 
     /// Adds steps that are still to run.
     pub(super) fn add_all<'a>(&mut self, steps: impl IntoIterator<Item = &'a Step>) {
-        self.entries.extend(steps.into_iter().map(|step| Entry::of(step, &Value::Null)));
+        self.steps.extend(steps.into_iter().map(|step| StepReport::of(step, &Value::Null)));
     }
 
-    pub(super) fn entry(&self, index: usize) -> &Entry {
-        &self.entries[index]
+    pub(super) fn entry(&self, index: usize) -> &StepReport {
+        &self.steps[index]
     }
 
     /// Marks a step as running.
@@ -199,7 +176,7 @@ impl Report {
     /// # Errors
     /// As [`Report::save`].
     pub(super) fn begin(&mut self, index: usize) -> Result<()> {
-        self.entries[index].state = State::Running;
+        self.steps[index].state = StepState::Running;
         self.save()
     }
 
@@ -214,13 +191,15 @@ impl Report {
         (ended, report): (Ended, Value),
     ) -> Result<()> {
         let state = match ended.code {
-            Some(0) => State::Done,
-            Some(3) => State::Lacks,
-            _ if ended.is_late => State::Late,
-            _ => State::Failed,
+            Some(0) => StepState::Done,
+            Some(3) => StepState::Lacks,
+            _ if ended.is_late => StepState::Late,
+            _ => StepState::Failed,
         };
-        let Ended { code, took, said, .. } = ended;
-        self.entries[index] = Entry { state, code, took, said, ..Entry::of(step, &report) };
+        let Ended { code: exit_code, took, said, .. } = ended;
+        let took_s = took.as_secs_f64();
+        self.steps[index] =
+            StepReport { state, exit_code, took_s, said, ..StepReport::of(step, &report) };
         self.save()
     }
 
@@ -262,13 +241,13 @@ impl Report {
             "is_complete": self.is_complete,
             "faults": self.faults(),
             "machine": FACTS.map(fact).into_iter().collect::<serde_json::Map<_, _>>(),
-            "steps": self.entries.iter().map(Entry::json).collect::<Vec<_>>(),
+            "steps": self.steps,
         })
     }
 
     /// Returns what failed, and each figure that is not as expected.
     pub(super) fn faults(&self) -> Vec<String> {
-        self.entries.iter().flat_map(Entry::faults).collect()
+        self.steps.iter().flat_map(StepReport::faults).collect()
     }
 }
 

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use super::child::{self, Ended};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::options::is_emulated;
 
 const MACHINE: &str = "machine";
 /// The steps after the first, in order.
@@ -41,6 +42,8 @@ pub(super) struct Step {
     pub(super) limit: Duration,
     /// At least one.
     pub(super) expected: Vec<Expected>,
+    /// Where the values expected next come from.
+    source: &'static str,
     program: PathBuf,
     lines: Vec<Vec<String>>,
     how: How,
@@ -68,8 +71,22 @@ pub(super) struct Expected {
     pub(super) figure: Figure,
 }
 
-/// Takes a figure out of a step's report.
-type Figure = fn(&Value) -> Option<f64>;
+/// How a figure is found in a step's report.
+#[derive(Clone, Copy)]
+pub(super) enum Figure {
+    /// At a JSON pointer.
+    At(&'static str),
+    Computed(fn(&Value) -> Option<f64>),
+}
+
+impl Figure {
+    pub(super) fn read(self, report: &Value) -> Option<f64> {
+        match self {
+            Figure::At(pointer) => report.pointer(pointer)?.as_f64(),
+            Figure::Computed(compute) => compute(report),
+        }
+    }
+}
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Goal {
@@ -114,7 +131,7 @@ impl Machine {
         let number = |name: &str| value(name)?.split('.').next()?.parse().ok();
         Machine {
             has_gpu: report.is_null() || row("GPU").is_some(),
-            is_emulated: value("GPU").is_some_and(crate::is_emulated),
+            is_emulated: value("GPU").is_some_and(is_emulated),
             sms: number("multiprocessors").unwrap_or(16),
             major: number("compute capability").unwrap_or(8),
         }
@@ -133,17 +150,13 @@ pub(super) struct Plan {
 impl Plan {
     /// Returns the first step, which tells what the others need to know.
     pub(super) fn machine(&self) -> Step {
-        let step = self.step(MACHINE, &format!("gpu doctor {}", self.target), 60);
-        let figure = |report: &Value| {
-            let rows = report["sections"][0]["rows"].as_array()?;
-            Some(rows.iter().filter(|row| row["verdict"] == "missing").count() as f64)
-        };
-        step.tells("the GPU, its driver, NVRTC, and the ways to memory that the machine allows")
-            .expects(
+        self.step(MACHINE, &format!("gpu doctor {}", self.target), 60)
+            .tells("the GPU, its driver, NVRTC, and the ways to memory that the machine allows")
+            .by(LIMITS)
+            .computes(
                 "facts of the GPU that rings need and that are missing",
                 AtMost(0.0),
-                LIMITS,
-                figure,
+                |report| count(&report["sections"][0]["rows"], |row| row["verdict"] == "missing"),
             )
     }
 
@@ -176,6 +189,7 @@ impl Plan {
             tells: "",
             limit: Duration::from_secs(limit_s),
             expected: Vec::new(),
+            source: "",
             program: std::env::current_exe().unwrap_or_else(|_| "adit".into()),
             lines: vec![words(&line)],
             how: How::Once,
@@ -195,71 +209,59 @@ impl Plan {
     }
 
     fn selftest(&self, name: &'static str) -> Step {
-        let failed = |report: &Value| {
-            let checks = report["checks"].as_array()?;
-            Some(checks.iter().filter(|check| check["outcome"] == "failed").count() as f64)
-        };
         self.step(name, "gpu selftest", 90)
             .tells("whether driver, device code, memory, rings and doorbells do what rings rely on")
-            .expects("checks that failed", AtMost(0.0), TESTED, failed)
+            .by(TESTED)
+            .computes("checks that failed", AtMost(0.0), |report| {
+                count(&report["checks"], |check| check["outcome"] == "failed")
+            })
     }
 
     fn host_copies(&self, name: &'static str, machine: &Machine) -> Step {
         // PCIe 5.0 from Hopper on; a kind of GPU that is slower says so in the report.
-        let goal = if machine.major >= 9 { 50.0 } else { 22.0 };
-        let figures: [(&str, Figure); 2] = [
-            ("GB/s from pinned host memory to the GPU", |report| report["best"]["to_gpu"].as_f64()),
-            ("GB/s from the GPU to pinned host memory", |report| {
-                report["best"]["from_gpu"].as_f64()
-            }),
-        ];
-        let step = self
-            .measure(name, 60)
+        let goal = AtLeast(if machine.major >= 9 { 50.0 } else { 22.0 });
+        self.measure(name, 60)
             .tells("copies between registered host memory and the GPU, by size and direction")
-            .expects("bytes that arrived wrong", AtMost(0.0), COPIES, |report| {
-                report["wrong_bytes"].as_f64()
-            });
-        figures
-            .into_iter()
-            .fold(step, |step, (what, figure)| step.expects(what, AtLeast(goal), LINK, figure))
+            .by(COPIES)
+            .expects("bytes that arrived wrong", AtMost(0.0), "/wrong_bytes")
+            .by(LINK)
+            .expects("GB/s from pinned host memory to the GPU", goal, "/best/to_gpu")
+            .expects("GB/s from the GPU to pinned host memory", goal, "/best/from_gpu")
     }
 
     fn green_contexts(&self, name: &'static str, machine: &Machine) -> Step {
+        const SMS: &str = "/curve/0/beside_compute/sms_given";
+        const DISTURBANCE: &str = "/curve/0/beside_compute/disturbance";
         let line = machine.bench(&machine.share(8), 16, &self.time(2000, 1000));
         self.step(name, &line, 60)
             .tells("what a compute kernel loses, by its own clock, where I/O has multiprocessors of its own")
-            .expects("multiprocessors that I/O has to itself", AtLeast(1.0), GREEN, |report| {
-                beside(report)["sms_given"].as_f64()
+            .by(GREEN)
+            .expects("multiprocessors that I/O has to itself", AtLeast(1.0), SMS)
+            .by(GOALS)
+            .computes("slow-down beyond the share of SMs given away", AtMost(0.02), |report| {
+                let beside = &report["curve"][0]["beside_compute"];
+                Some(beside["slowdown"].as_f64()? - beside["share_given"].as_f64()?)
             })
-            .expects("slow-down beyond the share of SMs given away", AtMost(0.02), GOALS, |report| {
-                Some(beside(report)["slowdown"].as_f64()? - beside(report)["share_given"].as_f64()?)
-            })
-            .expects("slow-down by the rings' work alone", AtMost(0.02), GOALS, |report| {
-                beside(report)["disturbance"].as_f64()
-            })
+            .expects("slow-down by the rings' work alone", AtMost(0.02), DISTURBANCE)
     }
 
     fn stress(&self, name: &'static str, machine: &Machine) -> Step {
+        const FULL: &str = "/curve/0/saturated/cq_full";
         let line = machine.bench(&machine.share(8), 1, &format!("{}s", self.stress_s));
         self.step(name, &line, self.stress_s + 45)
             .tells("doorbells of one queue, rung by warps of several multiprocessors; a command that is out of order or half written fails the step")
-            .expects("commands per submission doorbell", AtLeast(16.0), GOALS, |report| {
-                saturated(report)["commands_per_sq_doorbell"].as_f64()
-            })
-            .expects("looks at a full completion ring", AtMost(0.0), GOALS, |report| {
-                saturated(report)["cq_full"].as_f64()
-            })
+            .by(GOALS)
+            .expects("commands per submission doorbell", AtLeast(16.0), PER_DOORBELL)
+            .expects("looks at a full completion ring", AtMost(0.0), FULL)
     }
 
     fn checksums(&self, name: &'static str) -> Step {
         self.measure(name, 45)
             .tells("how fast the GPU compares checksums")
-            .expects("verdicts that are wrong", AtMost(0.0), TESTED, |report| {
-                report["wrong_verdicts"].as_f64()
-            })
-            .expects("GB/s of each SM, 8 SMs", AtLeast(12.0), SUMS, |report| {
-                report["of_8_sms"]["gb_per_s_of_each"].as_f64()
-            })
+            .by(TESTED)
+            .expects("verdicts that are wrong", AtMost(0.0), "/wrong_verdicts")
+            .by(SUMS)
+            .expects("GB/s of each SM, 8 SMs", AtLeast(12.0), "/of_8_sms/gb_per_s_of_each")
     }
 
     fn foreign(&self, name: &'static str) -> Step {
@@ -267,12 +269,10 @@ impl Plan {
             .tells(
                 "whether kernels and calls of other libraries go on beside the persistent kernel",
             )
-            .expects("streams whose kernel did not end", AtMost(0.0), QUEUES, |report| {
-                report["streams_late"].as_f64()
-            })
-            .expects("calls that waited for the persistent kernel", AtMost(2.0), QUEUES, |report| {
-                let calls = report["calls"].as_array()?;
-                Some(calls.iter().filter(|call| call["returned"] == false).count() as f64)
+            .by(QUEUES)
+            .expects("streams whose kernel did not end", AtMost(0.0), "/streams_late")
+            .computes("calls that waited for the persistent kernel", AtMost(2.0), |report| {
+                count(&report["calls"], |call| call["returned"] == false)
             })
     }
 
@@ -281,51 +281,49 @@ impl Plan {
         let mut step = self.step(name, &line, 90);
         step.how = How::Pair;
         step.tells("rings of two processes on one GPU, which share it by time slices")
-            .expects("processes that ended well", AtLeast(2.0), TESTED, |report| {
-                report.as_array()?;
-                let commands = |at: usize| saturated(&report[at])["commands"].as_f64();
-                Some([1, 2].into_iter().filter_map(commands).filter(|one| *one > 0.0).count() as f64)
+            .by(TESTED)
+            .computes("processes that ended well", AtLeast(2.0), |report| {
+                let ended = |one: &Value| one.pointer(COMMANDS).and_then(Value::as_f64) > Some(0.0);
+                Some(report.as_array()?.iter().skip(1).filter(|one| ended(one)).count() as f64)
             })
-            .expects("rate that the slower one keeps", AtLeast(0.3), SLICES, |report| {
-                let rate = |at: usize| saturated(&report[at])["commands_per_second"].as_f64();
+            .by(SLICES)
+            .computes("rate that the slower one keeps", AtLeast(0.3), |report| {
+                let rate = |at: usize| report[at].pointer(PER_SECOND)?.as_f64();
                 Some(rate(1)?.min(rate(2)?) / rate(0)?)
             })
     }
 
     fn bench(&self, name: &'static str, machine: &Machine) -> Step {
         let time = self.time(2000, 500);
-        match name {
-            "bench" => self.curve(name, machine, &time),
-            "bench in host memory" => {
-                let line = machine.bench(&machine.share(8), 16, &time) + " --placement host";
-                self.step(name, &line, 45)
-                    .tells("the same across PCIe: rings in pinned memory")
-                    .expects("commands per second", AtLeast(1e6), ESTIMATE, per_second)
-            }
-            _ => {
-                let line =
-                    format!("gpu bench --controller cpu --queues 1 --depth 256 --runtime {time}");
-                self.step(name, &line, 45)
-                    .tells("the same with a thread of the CPU as the controller")
-                    .expects("commands per second", AtLeast(1e6), ESTIMATE, per_second)
-            }
-        }
+        let (line, tells) = match name {
+            "bench" => return self.curve(name, machine, &time),
+            "bench in host memory" => (
+                machine.bench(&machine.share(8), 16, &time) + " --placement host",
+                "the same across PCIe: rings in pinned memory",
+            ),
+            _ => (
+                format!("gpu bench --controller cpu --queues 1 --depth 256 --runtime {time}"),
+                "the same with a thread of the CPU as the controller",
+            ),
+        };
+        let step = self.step(name, &line, 45).tells(tells).by(ESTIMATE);
+        step.expects("commands per second", AtLeast(1e6), PER_SECOND)
     }
 
     fn curve(&self, name: &'static str, machine: &Machine, time: &str) -> Step {
+        // The last point.
+        const RATE: &str = "/curve/3/saturated/commands_per_second";
+        const PER_SQ: &str = "/curve/3/saturated/commands_per_sq_doorbell";
+        const PER_LAP: &str = "/curve/3/saturated/cq_doorbells_per_lap";
+        const P50: &str = "/curve/3/single/p50_ns";
         let sms = [1, 2, 4, 8].map(|sms| machine.share(sms)).join(",");
         self.step(name, &machine.bench(&sms, 16, time), 100)
             .tells("commands per second and doorbells on 1, 2, 4 and 8 multiprocessors; latency")
-            .expects("commands per second, 8 SMs (100 M wanted)", AtLeast(60e6), GOALS, per_second)
-            .expects("commands per submission doorbell", AtLeast(16.0), GOALS, |report| {
-                saturated(report)["commands_per_sq_doorbell"].as_f64()
-            })
-            .expects("completion doorbells per lap", AtMost(4.0), GOALS, |report| {
-                saturated(report)["cq_doorbells_per_lap"].as_f64()
-            })
-            .expects("ns from submission to completion, p50", AtMost(5000.0), GOALS, |report| {
-                last(report)["single"]["p50_ns"].as_f64()
-            })
+            .by(GOALS)
+            .expects("commands per second, 8 SMs (100 M wanted)", AtLeast(60e6), RATE)
+            .expects("commands per submission doorbell", AtLeast(16.0), PER_SQ)
+            .expects("completion doorbells per lap", AtMost(4.0), PER_LAP)
+            .expects("ns from submission to completion, p50", AtMost(5000.0), P50)
     }
 
     fn trace(&self, name: &'static str) -> Step {
@@ -336,20 +334,17 @@ impl Plan {
         };
         self.step(name, &format!("gpu trace {more}"), 45)
             .tells("a layer of a store's KV blocks through the rings")
-            .expects("blocks that are not what was put", AtMost(0.0), TESTED, |report| {
-                report["verified"]["misses"].as_f64()
-            })
+            .by(TESTED)
+            .expects("blocks that are not what was put", AtMost(0.0), "/verified/misses")
     }
 
     fn tensors(&self, name: &'static str) -> Step {
         self.step(name, TENSORS, 90)
             .tells("KV tensors whose copy threads share pinned memory with drive and GPU")
-            .expects(
-                "runs whose bytes are right in the GPU's memory",
-                AtLeast(2.0),
-                TESTED,
-                |report| Some(report["runs"].as_array()?.len() as f64),
-            )
+            .by(TESTED)
+            .computes("runs whose bytes are right in the GPU's memory", AtLeast(2.0), |report| {
+                count(&report["runs"], |_| true)
+            })
     }
 
     /// NVIDIA's compute-sanitizer over the self-test, where it is installed.
@@ -368,12 +363,17 @@ impl Plan {
         step.program = sanitizer.unwrap_or_default();
         step.how = How::Codes;
         step.tells("compute-sanitizer's memcheck, racecheck and synccheck over the self-test")
-            .expects("tools that found errors", AtMost(0.0), TESTED, |report| {
-                let codes = report.as_array()?;
-                Some(codes.iter().filter(|code| **code != 0).count() as f64)
+            .by(TESTED)
+            .computes("tools that found errors", AtMost(0.0), |report| {
+                count(report, |code| *code != 0)
             })
     }
 }
+
+/// Figures of a bench with one number of multiprocessors.
+const COMMANDS: &str = "/curve/0/saturated/commands";
+const PER_SECOND: &str = "/curve/0/saturated/commands_per_second";
+const PER_DOORBELL: &str = "/curve/0/saturated/commands_per_sq_doorbell";
 
 const GOALS: &str = "docs/use/gpu.md, What could be measured";
 const LIMITS: &str = "docs/use/gpu.md, Limits";
@@ -404,21 +404,9 @@ impl Machine {
     }
 }
 
-fn last(report: &Value) -> &Value {
-    let points = report["curve"].as_array();
-    points.and_then(|points| points.last()).unwrap_or(&Value::Null)
-}
-
-fn saturated(report: &Value) -> &Value {
-    &last(report)["saturated"]
-}
-
-fn beside(report: &Value) -> &Value {
-    &last(report)["beside_compute"]
-}
-
-fn per_second(report: &Value) -> Option<f64> {
-    saturated(report)["commands_per_second"].as_f64()
+/// Returns how many elements of a list are `wanted`; `None` if there is no list.
+fn count(list: &Value, wanted: impl Fn(&Value) -> bool) -> Option<f64> {
+    Some(list.as_array()?.iter().filter(|one| wanted(one)).count() as f64)
 }
 
 fn words(line: &str) -> Vec<String> {
@@ -450,14 +438,24 @@ impl Step {
         self
     }
 
-    fn expects(
-        mut self,
-        what: &'static str,
-        goal: Goal,
-        source: &'static str,
-        figure: Figure,
-    ) -> Step {
-        self.expected.push(Expected { what, goal, source, figure });
+    /// Sets where the values expected from here on come from.
+    fn by(mut self, source: &'static str) -> Step {
+        self.source = source;
+        self
+    }
+
+    /// Expects a figure at a JSON pointer of the report.
+    fn expects(self, what: &'static str, goal: Goal, pointer: &'static str) -> Step {
+        self.expects_figure(what, goal, Figure::At(pointer))
+    }
+
+    /// Expects a figure that is computed from the report.
+    fn computes(self, what: &'static str, goal: Goal, compute: fn(&Value) -> Option<f64>) -> Step {
+        self.expects_figure(what, goal, Figure::Computed(compute))
+    }
+
+    fn expects_figure(mut self, what: &'static str, goal: Goal, figure: Figure) -> Step {
+        self.expected.push(Expected { what, goal, source: self.source, figure });
         self
     }
 
@@ -540,7 +538,7 @@ mod tests {
             assert!(!step.tells.is_empty() && !step.expected.is_empty(), "{}", step.name);
             assert!(step.expected.iter().all(|one| !one.source.is_empty()), "{}", step.name);
             // A report without figures, as of a step that crashed, meets and misses nothing.
-            assert!(step.expected.iter().all(|one| (one.figure)(&Value::Null).is_none()));
+            assert!(step.expected.iter().all(|one| one.figure.read(&Value::Null).is_none()));
         }
         let mut names = NAMES.to_vec();
         names.sort_unstable();
@@ -597,15 +595,19 @@ mod tests {
     #[test]
     fn figures_stand_beside_their_goals() {
         let point = |rate: f64, slowdown: f64| {
-            json!({ "curve": [Value::Null, {
-                "saturated": { "commands_per_second": rate, "commands_per_sq_doorbell": 31.0, "cq_doorbells_per_lap": 3.9 },
+            let point = json!({
+                "saturated": { "commands": 1, "commands_per_second": rate, "commands_per_sq_doorbell": 31.0, "cq_doorbells_per_lap": 3.9 },
                 "single": { "p50_ns": 4000 },
                 "beside_compute": { "slowdown": slowdown, "share_given": 0.06, "sms_given": 8, "disturbance": 0.01 },
-            }] })
+            });
+            json!({ "curve": [point, point, point, point] })
         };
         let met = |name: &str, report: &Value| -> Vec<Option<bool>> {
             let step = all(false).into_iter().find(|step| step.name == name).expect("a step");
-            step.expected.iter().map(|one| Some(one.goal.is_met((one.figure)(report)?))).collect()
+            step.expected
+                .iter()
+                .map(|one| Some(one.goal.is_met(one.figure.read(report)?)))
+                .collect()
         };
         let (yes, no) = (Some(true), Some(false));
         assert_eq!(met("bench", &point(1e8, 0.07)), [yes; 4]);

@@ -4,6 +4,7 @@
 //! stopped before anything is freed.
 
 pub(crate) mod load;
+pub(crate) mod pattern;
 pub(crate) mod server;
 
 use std::ops::{Deref, DerefMut, Range};

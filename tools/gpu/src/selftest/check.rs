@@ -14,7 +14,7 @@ const ESSENTIAL: [&str; 2] = [DRIVER, CODE];
 
 /// How a check ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outcome {
+pub enum CheckOutcome {
     /// Passed, with the finding.
     Passed(String),
     /// Failed, with what to do.
@@ -23,20 +23,22 @@ pub enum Outcome {
     Skipped(String),
 }
 
-impl Outcome {
+impl CheckOutcome {
     /// Name in reports.
     pub fn name(&self) -> &'static str {
         match self {
-            Outcome::Passed(_) => "passed",
-            Outcome::Failed(_) => "failed",
-            Outcome::Skipped(_) => "skipped",
+            CheckOutcome::Passed(_) => "passed",
+            CheckOutcome::Failed(_) => "failed",
+            CheckOutcome::Skipped(_) => "skipped",
         }
     }
 
     /// Returns the finding or the reason.
     pub fn detail(&self) -> &str {
         match self {
-            Outcome::Passed(detail) | Outcome::Failed(detail) | Outcome::Skipped(detail) => detail,
+            CheckOutcome::Passed(detail)
+            | CheckOutcome::Failed(detail)
+            | CheckOutcome::Skipped(detail) => detail,
         }
     }
 }
@@ -47,7 +49,7 @@ pub struct Check {
     /// What was checked, in a few words.
     pub name: &'static str,
     /// How it ended.
-    pub outcome: Outcome,
+    pub outcome: CheckOutcome,
     /// How long it took.
     pub took: Duration,
 }
@@ -66,11 +68,11 @@ pub enum Verdict {
 
 /// Combines checks: a failure outweighs everything, and without the essential checks the rings count as unavailable.
 pub fn verdict(checks: &[Check]) -> Verdict {
-    if checks.iter().any(|check| matches!(check.outcome, Outcome::Failed(_))) {
+    if checks.iter().any(|check| matches!(check.outcome, CheckOutcome::Failed(_))) {
         return Verdict::Failed;
     }
     let has_passed = |name: &&str| {
-        let passed = |check: &Check| matches!(check.outcome, Outcome::Passed(_));
+        let passed = |check: &Check| matches!(check.outcome, CheckOutcome::Passed(_));
         checks.iter().any(|check| check.name == *name && passed(check))
     };
     if ESSENTIAL.iter().all(has_passed) { Verdict::Sound } else { Verdict::Unavailable }
@@ -131,14 +133,14 @@ pub(super) fn make(name: &'static str, body: impl FnOnce() -> Seen) -> Check {
     let begin = Instant::now();
     // Nothing that the body leaves behind is used after a panic.
     let outcome = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(seen)) => Outcome::Passed(seen),
+        Ok(Ok(seen)) => CheckOutcome::Passed(seen),
         Ok(Err(Objection::Error(error))) if error.is_unavailable() => {
-            Outcome::Skipped(error.to_string())
+            CheckOutcome::Skipped(error.to_string())
         }
-        Ok(Err(Objection::Error(error))) => Outcome::Failed(error.to_string()),
-        Ok(Err(Objection::Missing(what))) => Outcome::Skipped(what.to_owned()),
-        Ok(Err(Objection::Wrong(what))) => Outcome::Failed(what),
-        Err(panic) => Outcome::Failed(format!("it panicked: {}", message_of(&*panic))),
+        Ok(Err(Objection::Error(error))) => CheckOutcome::Failed(error.to_string()),
+        Ok(Err(Objection::Missing(what))) => CheckOutcome::Skipped(what.to_owned()),
+        Ok(Err(Objection::Wrong(what))) => CheckOutcome::Failed(what),
+        Err(panic) => CheckOutcome::Failed(format!("it panicked: {}", message_of(&*panic))),
     };
     Check { name, outcome, took: begin.elapsed() }
 }
@@ -160,13 +162,13 @@ mod tests {
     fn what_a_machine_lacks_is_skipped_with_the_reason() {
         let check = made(|| Err(Error::unavailable("a GPU", "there is none", "add one").into()));
         let reason = "a GPU is unavailable: there is none; add one";
-        assert_eq!(check.outcome, Outcome::Skipped(reason.to_owned()));
+        assert_eq!(check.outcome, CheckOutcome::Skipped(reason.to_owned()));
     }
 
     #[test]
     fn a_panic_is_a_failure_of_its_check_alone() {
         let check = made(|| panic!("out of paper"));
-        assert_eq!(check.outcome, Outcome::Failed("it panicked: out of paper".to_owned()));
+        assert_eq!(check.outcome, CheckOutcome::Failed("it panicked: out of paper".to_owned()));
     }
 
     #[test]

@@ -2,13 +2,14 @@
 
 use std::fmt::Write;
 
-use super::{self as selftest, Check, Outcome, Verdict};
+use super::{self as selftest, Check, CheckOutcome, Verdict};
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
+use crate::options::{GpuArg, check_ordinal};
 use crate::output::Output;
 use adit_kv::Meter;
 
@@ -26,9 +27,8 @@ Exit codes: 0 nothing failed, 1 a check failed, 2 an option cannot be, 3 no GPU,
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct SelftestArgs {
-    /// GPU number, from 0
-    #[arg(long, default_value_t = 0)]
-    gpu: u32,
+    #[command(flatten)]
+    gpu: GpuArg,
 
     /// Prints JSON
     #[arg(long)]
@@ -40,12 +40,13 @@ pub(crate) struct SelftestArgs {
 /// # Errors
 /// When a check failed, there is nothing to check, or the user interrupted it.
 pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
-    crate::check(args.gpu)?;
+    check_ordinal(args.gpu.ordinal)?;
     let interrupt = Interrupt::install()?;
     let mut meter = Meter::new();
-    let checks = selftest::run(args.gpu, interrupt.flag(), &mut |name| meter.show(|_| name.into()));
+    let checks =
+        selftest::run(args.gpu.ordinal, interrupt.flag(), &mut |name| meter.show(|_| name.into()));
     drop(meter);
-    let text = if args.json { json_text(args.gpu, &checks)? } else { table(&checks)? };
+    let text = if args.json { json_text(args.gpu.ordinal, &checks)? } else { table(&checks)? };
     Output::Standard.write(&text)?;
     if interrupt.requested() {
         return Err(Failure::interrupted());
@@ -57,11 +58,13 @@ fn end(checks: &[Check]) -> Result<()> {
     match selftest::verdict(checks) {
         Verdict::Sound => Ok(()),
         Verdict::Failed => {
-            let failed = checks.iter().filter(|check| matches!(check.outcome, Outcome::Failed(_)));
+            let failed =
+                checks.iter().filter(|check| matches!(check.outcome, CheckOutcome::Failed(_)));
             Err(Failure::failed(format!("{} of {} checks failed", failed.count(), checks.len())))
         }
         Verdict::Unavailable => {
-            let skipped = checks.iter().find(|check| matches!(check.outcome, Outcome::Skipped(_)));
+            let skipped =
+                checks.iter().find(|check| matches!(check.outcome, CheckOutcome::Skipped(_)));
             let why = skipped.map_or("nothing was checked", |check| check.outcome.detail());
             Err(Failure::unavailable(human::printable(why)))
         }
@@ -107,15 +110,15 @@ mod tests {
     use super::*;
     use std::time::Duration;
 
-    fn check(name: &'static str, outcome: Outcome) -> Check {
+    fn check(name: &'static str, outcome: CheckOutcome) -> Check {
         Check { name, outcome, took: Duration::from_millis(2) }
     }
 
     #[test]
     fn what_was_skipped_is_the_reason_and_not_what_passed_before() {
         let checks = [
-            check("driver and GPU", Outcome::Passed("a GPU".to_owned())),
-            check("device code", Outcome::Skipped("no NVRTC".to_owned())),
+            check("driver and GPU", CheckOutcome::Passed("a GPU".to_owned())),
+            check("device code", CheckOutcome::Skipped("no NVRTC".to_owned())),
         ];
         let failure = end(&checks).expect_err("no device code was checked");
         assert_eq!((failure.code(), failure.to_string()), (3, "no NVRTC".to_owned()));
@@ -123,7 +126,8 @@ mod tests {
 
     #[test]
     fn nothing_to_check_ends_with_its_reason_and_a_code_of_its_own() {
-        let checks = [check("driver library", Outcome::Skipped("there is no driver".to_owned()))];
+        let checks =
+            [check("driver library", CheckOutcome::Skipped("there is no driver".to_owned()))];
         let failure = end(&checks).expect_err("nothing was checked");
         assert_eq!((failure.code(), failure.to_string()), (3, "there is no driver".to_owned()));
         assert_eq!(json(0, &checks)["verdict"], "unavailable");
@@ -132,8 +136,8 @@ mod tests {
     #[test]
     fn a_failed_check_is_counted_and_its_row_says_why() {
         let checks = [
-            check("driver library", Outcome::Passed("CUDA 13.0".to_owned())),
-            check("partitions", Outcome::Failed("there are none".to_owned())),
+            check("driver library", CheckOutcome::Passed("CUDA 13.0".to_owned())),
+            check("partitions", CheckOutcome::Failed("there are none".to_owned())),
         ];
         let failure = end(&checks).expect_err("one failed");
         assert_eq!((failure.code(), failure.to_string()), (1, "1 of 2 checks failed".to_owned()));

@@ -12,6 +12,7 @@ use adit_gpu::{
 
 use super::check::{Objection, Seen, expect};
 use super::machine::Machine;
+use crate::rig::pattern::pattern;
 
 pub(crate) const TARGET: &str = "soft:mem=64M,dbbuf=off";
 /// The hundredth command completes with the identifier of another.
@@ -75,8 +76,7 @@ fn carry_out(uring: &GioUring, region: u32, direction: Direction) -> Result<u64,
 
 /// Writes data and reads it back, byte by byte the same.
 pub(crate) fn there_and_back(uring: &GioUring) -> Result<u64, Objection> {
-    let byte = |at: u64| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
-    let written: Vec<u8> = (0..REGION_BYTES).map(byte).collect();
+    let written = pattern(REGION_BYTES);
     uring.pool().write(0, 0, &written)?;
     let mut commands = carry_out(uring, 0, Direction::Write)?;
     commands += carry_out(uring, 1, Direction::Read)?;

@@ -27,7 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use adit_gpu::Gpu;
 
 use check::{CODE, DRIVER, Seen, make};
-pub use check::{Check, Outcome, Verdict, verdict};
+pub use check::{Check, CheckOutcome, Verdict, verdict};
 use machine::Machine;
 
 /// A check, by its requirements.

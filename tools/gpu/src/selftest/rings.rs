@@ -10,6 +10,7 @@ use super::machine::{GRID, Machine, controller, seen};
 use crate::controller::{Faults, Shape};
 use crate::rig::Rig;
 use crate::rig::load::Round;
+use crate::rig::pattern::pattern;
 
 /// Queues and entries: the smallest, odd ones, more queues than warps.
 const SHAPES: [(u32, u32); 6] = [(1, 2), (1, 3), (3, 7), (2, 64), (5, 100), (8, 1024)];
@@ -106,12 +107,6 @@ pub(super) fn one_at_a_time(machine: &Machine) -> Seen {
     Ok(format!("{COMMANDS} commands, as many doorbells"))
 }
 
-/// Returns data that differs in every piece, and at every place of a piece.
-fn pattern() -> Vec<u8> {
-    let byte = |at: u64| (at.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8;
-    (0..PIECES * PIECE_BYTES).map(byte).collect()
-}
-
 /// Writes pieces of the data's first half to the namespace in one order, and reads them into the second half in
 /// another.
 fn move_data(machine: &Machine, form: Form) -> Seen {
@@ -127,7 +122,7 @@ fn move_data(machine: &Machine, form: Form) -> Seen {
     // 37 and the number of pieces are coprime.
     let read: Vec<Context> =
         (0..PIECES).map(|index| piece(index * 37 % PIECES, address + half, false)).collect();
-    let pattern = pattern();
+    let pattern = pattern(half);
     controller(&mut rig).1.write(0, &pattern)?;
     let all = Round { ring_count: 2, ..round(0, (PIECES as u32, PIECES), LONG) };
     for contexts in [written, read] {

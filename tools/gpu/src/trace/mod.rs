@@ -27,10 +27,10 @@ use serde_json::{Map, Value, json};
 use self::checking::{Arriving, Checked, Checking};
 use self::shelf::{Room, Shelf, Wanted};
 use self::timeline::Timeline;
-use super::{GpuArg, Placement};
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
+use crate::options::{GpuArg, Placement, check_sms, is_emulated};
 use crate::output::Output;
 
 const EXAMPLES: &str = "\
@@ -135,18 +135,6 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
         true => format!("{:#}\n", told.json()),
         false => told.text(),
     })
-}
-
-/// Refuses more multiprocessors than the GPU has.
-///
-/// # Errors
-/// A usage failure with their number.
-pub(crate) fn check_sms(asked: u32, gpu: &Gpu) -> Result<()> {
-    let there = gpu.info().sm_count;
-    if asked <= there {
-        return Ok(());
-    }
-    Err(Failure::usage(format!("--sms {asked}: the GPU has {there} multiprocessors")))
 }
 
 /// Returns a software controller in memory with room for the blocks.
@@ -261,7 +249,7 @@ impl Journey<'_> {
         refuse_failures(&outcome)?;
         let checked = checking.end(self.arriving(), TIMEOUT)?;
         timeline.step("intact", checked.text());
-        let has_times = !crate::is_emulated(&self.gpu.info().name);
+        let has_times = !is_emulated(&self.gpu.info().name);
         let why_staged = self.uring.description().why_staged.clone();
         let (scene, counts) = (self.scene(shelf), self.counts(&outcome)?);
         Ok(Told { scene, why_staged, timeline, has_times, counts, checked })

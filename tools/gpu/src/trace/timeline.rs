@@ -10,11 +10,11 @@ use crate::failure::{Failure, Result};
 #[derive(Debug)]
 pub(super) struct Timeline {
     begun: Instant,
-    steps: Vec<Step>,
+    steps: Vec<TraceStep>,
 }
 
 #[derive(Debug)]
-struct Step {
+struct TraceStep {
     /// Time since the start.
     at: Duration,
     what: &'static str,
@@ -29,7 +29,7 @@ impl Timeline {
 
     /// Records the end of a step.
     pub(super) fn step(&mut self, what: &'static str, detail: impl Into<String>) {
-        self.steps.push(Step { at: self.begun.elapsed(), what, detail: detail.into() });
+        self.steps.push(TraceStep { at: self.begun.elapsed(), what, detail: detail.into() });
     }
 
     /// # Errors
@@ -47,7 +47,7 @@ impl Timeline {
 
     /// Formats a line for each step, with its time if that means anything.
     pub(super) fn lines(&self, has_times: bool) -> String {
-        let line = |step: &Step| {
+        let line = |step: &TraceStep| {
             let at_us = step.at.as_nanos() as f64 / 1e3;
             let at = if has_times { format!("{at_us:>10.1} us  ") } else { String::new() };
             format!("  {at}{:<10}  {}\n", step.what, step.detail)
@@ -57,9 +57,8 @@ impl Timeline {
 
     /// Formats the steps for programs; times that mean nothing are null.
     pub(super) fn json(&self, has_times: bool) -> Value {
-        let at_ns = |step: &Step| has_times.then_some(step.at.as_nanos() as u64);
-        let one =
-            |step: &Step| json!({ "at_ns": at_ns(step), "step": step.what, "detail": step.detail });
+        let at_ns = |step: &TraceStep| has_times.then_some(step.at.as_nanos() as u64);
+        let one = |step: &TraceStep| json!({ "at_ns": at_ns(step), "step": step.what, "detail": step.detail });
         self.steps.iter().map(one).collect()
     }
 }

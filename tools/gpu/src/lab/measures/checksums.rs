@@ -9,8 +9,9 @@ use adit_gpu::internals::{self, DeviceMemory, PartitionKind, Program, Verifier};
 use adit_gpu::{Gpu, Priority, Result, Stream};
 use serde_json::{Value, json};
 
-use super::{pattern, sized, timed};
+use super::figures::{sized, timed};
 use crate::failure;
+use crate::rig::pattern::pattern;
 use crate::selftest::sums::slow_sum;
 
 const WITHIN: Duration = Duration::from_secs(30);

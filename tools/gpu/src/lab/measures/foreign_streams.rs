@@ -15,7 +15,7 @@ use adit_gpu::internals::Program;
 use adit_gpu::{DoorbellChoice, Gpu, KernelChoice, Options, Stream};
 use serde_json::{Value, json};
 
-use super::{sized, timed};
+use super::figures::{sized, timed};
 use crate::bench::compute::{Compute, Took};
 use crate::failure::{Failure, Result};
 use crate::selftest::hosted;

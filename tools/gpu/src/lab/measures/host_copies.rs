@@ -7,8 +7,9 @@ use std::time::{Duration, Instant};
 use adit_gpu::{Gpu, HostCopies, Result};
 use serde_json::{Value, json};
 
-use super::{pattern, sized, timed};
+use super::figures::{sized, timed};
 use crate::failure;
+use crate::rig::pattern::pattern;
 
 const WITHIN: Duration = Duration::from_secs(60);
 const LARGEST_BYTES: u64 = 256 << 20;
@@ -20,7 +21,7 @@ const STEP: u64 = 16;
 const ROUNDS: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum CopyDirection {
     ToGpu,
     FromGpu,
 }
@@ -34,10 +35,12 @@ pub(super) fn measure(gpu: &Arc<Gpu>) -> failure::Result<Value> {
     for exponent in (0..SIZES as u32).rev() {
         let bytes = largest / STEP.pow(exponent);
         let mut rates = [0f64; 2];
-        for (way, rate) in [Way::ToGpu, Way::FromGpu].into_iter().zip(&mut rates) {
-            *rate = lane.rate(way, bytes)?;
+        for (direction, rate) in
+            [CopyDirection::ToGpu, CopyDirection::FromGpu].into_iter().zip(&mut rates)
+        {
+            *rate = lane.rate(direction, bytes)?;
         }
-        best = [0, 1].map(|way: usize| best[way].max(rates[way]));
+        best = [0, 1].map(|direction: usize| best[direction].max(rates[direction]));
         let [to_gpu, from_gpu] = rates.map(|rate| timed(gpu, rate));
         sizes.push(json!({ "bytes": bytes, "to_gpu": to_gpu, "from_gpu": from_gpu }));
     }
@@ -73,14 +76,14 @@ impl Lane {
     }
 
     /// Returns the rate of copies of `bytes`, in GB/s.
-    fn rate(&mut self, way: Way, bytes: u64) -> Result<f64> {
+    fn rate(&mut self, direction: CopyDirection, bytes: u64) -> Result<f64> {
         let whole = self.host.len() as u64;
         let begun = Instant::now();
         for at in (0..ROUNDS * whole).step_by(bytes as usize).map(|at| at % whole) {
             let host = &mut self.host[at as usize..(at + bytes) as usize];
-            match way {
-                Way::ToGpu => self.copies.write(at, host)?,
-                Way::FromGpu => self.copies.read(at, host)?,
+            match direction {
+                CopyDirection::ToGpu => self.copies.write(at, host)?,
+                CopyDirection::FromGpu => self.copies.read(at, host)?,
             }
         }
         Ok((ROUNDS * whole) as f64 / begun.elapsed().as_secs_f64().max(1e-9) / 1e9)
@@ -92,13 +95,13 @@ fn both(gpu: &Arc<Gpu>, bytes: u64, mut one: Lane) -> Result<[f64; 2]> {
     let mut other = Lane::new(gpu, bytes)?;
     other.wrong_bytes()?;
     let together = Barrier::new(2);
-    let run = |lane: &mut Lane, way| {
+    let run = |lane: &mut Lane, direction| {
         together.wait();
-        lane.rate(way, bytes)
+        lane.rate(direction, bytes)
     };
     thread::scope(|scope| {
-        let to_gpu = scope.spawn(|| run(&mut one, Way::ToGpu));
-        let from_gpu = run(&mut other, Way::FromGpu)?;
+        let to_gpu = scope.spawn(|| run(&mut one, CopyDirection::ToGpu));
+        let from_gpu = run(&mut other, CopyDirection::FromGpu)?;
         let to_gpu = to_gpu.join().expect("it does not panic")?;
         Ok([to_gpu, from_gpu])
     })

@@ -32,6 +32,11 @@ pub fn rate(bytes_per_second: f64) -> String {
     format!("{}/s ({}/s)", bytes(bytes_per_second), bytes_si(bytes_per_second))
 }
 
+/// Returns the ending of a noun for so many.
+pub fn plural(count: u64) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 /// Makes untrusted text (a label on a drive, a process's name) harmless for a terminal, on one line.
 pub fn printable(text: &str) -> String {
     text.chars().map(|letter| if is_harmful(letter) { '?' } else { letter }).collect()

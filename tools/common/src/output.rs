@@ -62,6 +62,18 @@ impl Output {
     }
 }
 
+/// Prints a report to standard output: as JSON for programs, or as text for people.
+///
+/// # Errors
+/// When it cannot be written.
+pub fn report<T: Serialize>(
+    is_json: bool,
+    json: impl FnOnce() -> T,
+    text: impl FnOnce() -> String,
+) -> Result<()> {
+    if is_json { Output::Standard.json(&json()) } else { Output::Standard.write(&text()) }
+}
+
 fn to_standard_output(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

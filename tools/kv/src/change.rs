@@ -6,10 +6,11 @@ use adit_kvstore::store::{Change, ChangeStore, Changed, Leaving};
 use clap::Args;
 use serde_json::json;
 
-use super::store::{self, NO_STORE, StoreArgs, name};
+use super::store::{self, NO_STORE, name};
+use super::store_arg::StoreArgs;
 use crate::failure::{Failure, Result};
 use crate::human;
-use crate::output::Output;
+use crate::output;
 use crate::units;
 
 const ADD_EXAMPLES: &str = "\
@@ -19,17 +20,17 @@ Examples:
   A drive to a store on two:
     adit kv add-device vfio:0000:01:00.0 vfio:0000:02:00.0 --new vfio:0000:03:00.0
 
-From then on, name the store by all its devices, the new ones last. Refuses a device with contents, and names them, unless
---force is given. If it is interrupted, run it again.";
+From then on, name the store by all its devices, the new ones last. Refuses a device with contents, and names them, \
+unless --force is given. If it is interrupted, run it again.";
 
 const REMOVE_EXAMPLES: &str = "\
 Examples:
   adit kv remove-device uring:a.img uring:b.img --device uring:a.img
   adit kv remove-device uring:a.img uring:b.img --device uring:a.img --evict
 
-Copies the objects to the other devices, verifies the copies, and wipes the superblocks of the device. If there is no room
-for all, it says so and changes nothing, unless --evict or --drop is given. If it is interrupted, the store is as it was,
-or without the device: run it again.";
+Copies the objects to the other devices, verifies the copies, and wipes the superblocks of the device. If there is \
+no room for all, it says so and changes nothing, unless --evict or --drop is given. If it is interrupted, the store \
+is as it was, or without the device: run it again.";
 
 const GROW_EXAMPLES: &str = "\
 Examples:
@@ -168,8 +169,8 @@ fn changed(targets: &[Target], change: Change) -> Result<Changed> {
 /// Prints what the store now is, and what became of its objects.
 fn told(json: bool, targets: &[Target], changed: &Changed) -> Result<()> {
     let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
-    if json {
-        let report = json!({
+    let report = || {
+        json!({
             "store": names,
             "data_bytes": changed.data_bytes,
             "moved_objects": changed.moved_objects,
@@ -177,9 +178,12 @@ fn told(json: bool, targets: &[Target], changed: &Changed) -> Result<()> {
             "lost_objects": changed.lost_objects,
             "lost_bytes": changed.lost_bytes,
             "damaged_objects": changed.damaged_objects,
-        });
-        return Output::Standard.write(&format!("{report:#}\n"));
-    }
+        })
+    };
+    output::report(json, report, || in_words(&names, targets, changed))
+}
+
+fn in_words(names: &[String], targets: &[Target], changed: &Changed) -> String {
     let mut text = format!(
         "{}: the store has {} for data; its devices are {}\n",
         name(targets),
@@ -196,5 +200,5 @@ fn told(json: bool, targets: &[Target], changed: &Changed) -> Result<()> {
     if changed.damaged_objects > 0 {
         text += &format!("{} of the lost objects were damaged before\n", changed.damaged_objects);
     }
-    Output::Standard.write(&text)
+    text
 }

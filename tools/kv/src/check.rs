@@ -5,11 +5,11 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::meter::Meter;
-use super::store::{StoreArgs, name};
-use super::survey::{IN_USE, Picture, Reader, naming_read_only};
+use super::store_arg::StoreArgs;
+use super::survey::{IN_USE, Picture, naming_read_only};
 use crate::failure::{Failure, Result};
-use crate::human;
-use crate::output::Output;
+use crate::human::{self, plural};
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -17,10 +17,10 @@ Examples:
   While a server has it open:
     adit kv check uring:kv.img --read-only
 
-Verifies superblocks, checkpoints, journals and the place of every object; writes nothing. Without --read-only the store
-must not be open elsewhere. With it, places that another process is writing to are read again, and only persistent errors
-count as damage. Does not read the objects' data; 'adit kv scrub' does. A journal that ends in a torn block is normal after
-a power cut: records after that block are lost, and the next opening continues there.";
+Verifies superblocks, checkpoints, journals and the place of every object; writes nothing. Without --read-only the \
+store must not be open elsewhere. With it, places that another process is writing to are read again, and only \
+persistent errors count as damage. Does not read the objects' data; 'adit kv scrub' does. A journal that ends in a \
+torn block is normal after a power cut: records after that block are lost, and the next opening continues there.";
 
 /// Verifies every structure of a store, and reports what is lost
 #[derive(Args, Clone, Debug)]
@@ -43,25 +43,19 @@ pub(crate) struct CheckArgs {
 /// # Errors
 /// When there is damage, after the report; when there is no store.
 pub(crate) fn run(args: &CheckArgs) -> Result<()> {
-    let targets = &args.store.targets;
-    let opened = Reader::open(targets, !args.read_only);
-    let mut reader = opened.map_err(naming_read_only)?;
+    let mut reader = args.store.reader(!args.read_only).map_err(naming_read_only)?;
     let mut meter = Meter::new();
     let picture = reader.picture(|heads, shard, found| {
         meter.show(|_| format!("shard {shard} of {} is verified", heads.geometry.shards()));
         Ok(shard_json(shard, &found))
     })?;
     drop(meter);
-    let text = match args.json {
-        true => format!("{:#}\n", report(&picture, reader.is_in_use)),
-        false => table(&picture, &name(targets), reader.is_in_use),
-    };
-    Output::Standard.write(&text)?;
-    let faults = &picture.faults;
-    match faults.len() {
+    let name = args.store.name();
+    let report = || report(&picture, reader.is_in_use);
+    output::report(args.json, report, || table(&picture, &name, reader.is_in_use))?;
+    match picture.faults.len() {
         0 => Ok(()),
-        1 => Err(Failure::failed(format!("{}: 1 fault", name(targets)))),
-        count => Err(Failure::failed(format!("{}: {count} faults", name(targets)))),
+        count => Err(Failure::failed(format!("{name}: {count} fault{}", plural(count as u64)))),
     }
 }
 

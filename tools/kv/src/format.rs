@@ -1,15 +1,14 @@
 //! `adit kv format`: creates a store.
 
-use adit_driver::Device;
-use adit_kvstore::store::Formatted;
 use adit_kvstore::{FormatStore, Store};
 use clap::Args;
 use serde_json::json;
 
-use super::store::{self, StoreArgs};
+use super::store;
+use super::store_arg::StoreArgs;
 use crate::failure::{Failure, Result};
-use crate::human;
-use crate::output::Output;
+use crate::human::{self, plural};
+use crate::output;
 use crate::units;
 
 const EXAMPLES: &str = "\
@@ -21,8 +20,8 @@ Examples:
   For a million objects of 32 KiB, whose keys have up to 100 bytes:
     adit kv format uring:/dev/nvme1n1 --objects 1000000 --key-bytes 100
 
-Refuses devices that contain a file system, a partition table, a store or other data that is not zero, and names what it
-found, unless --force is given.";
+Refuses devices that contain a file system, a partition table, a store or other data that is not zero, and names \
+what it found, unless --force is given.";
 
 /// Maximum bytes of a label.
 const LABEL_BYTES_MAX: usize = 32;
@@ -91,25 +90,20 @@ pub(crate) fn run(args: &FormatArgs) -> Result<()> {
     store::guard(targets, &devices, args.force)?;
     let format = FormatStore { devices: devices.clone(), ..format };
     let formatted = Store::format(&format)?;
-    Output::Standard.write(&told(args, &devices, &formatted))
-}
-
-fn told(args: &FormatArgs, devices: &[Device], formatted: &Formatted) -> String {
     let bytes: u64 = devices.iter().map(|device| device.info().bytes).sum();
-    let names: Vec<String> = args.store.targets.iter().map(ToString::to_string).collect();
-    match args.json {
-        true => {
-            let report = json!({
-                "store": names,
-                "bytes": bytes,
-                "shards": args.shards,
-                "objects_max": formatted.objects_max,
-                "key_bytes": formatted.key_bytes,
-                "label": args.label,
-            });
-            format!("{report:#}\n")
-        }
-        false => format!(
+    let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
+    let report = || {
+        json!({
+            "store": names,
+            "bytes": bytes,
+            "shards": args.shards,
+            "objects_max": formatted.objects_max,
+            "key_bytes": formatted.key_bytes,
+            "label": args.label,
+        })
+    };
+    output::report(args.json, report, || {
+        format!(
             "{}: a store of {} on {} device{}, {} shard{}, for {} objects with keys of up to {} bytes\n",
             names.join(" "),
             human::capacity(bytes),
@@ -119,11 +113,6 @@ fn told(args: &FormatArgs, devices: &[Device], formatted: &Formatted) -> String 
             plural(args.shards.into()),
             formatted.objects_max,
             formatted.key_bytes,
-        ),
-    }
-}
-
-/// Returns the ending of a noun.
-pub(super) fn plural(count: u64) -> &'static str {
-    if count == 1 { "" } else { "s" }
+        )
+    })
 }

@@ -13,13 +13,15 @@ use adit_kvstore::shard::{Action, GetItem, Outcome, Part};
 use adit_kvstore::store::ObjectInfo;
 use adit_kvstore::{Key, Version};
 use clap::Args;
+use serde_json::json;
 
 use super::key::{self, hex};
 use super::meter::Meter;
 use super::session::{Session, one};
-use super::store::{self, StoreArg};
+use super::store_arg::StoreArg;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::output;
 use crate::whole_file::WholeFile;
 
 const EXAMPLES: &str = "\
@@ -96,12 +98,37 @@ impl Bytes {
 /// # Errors
 /// When the object does not exist, or it cannot be read or written.
 pub(crate) fn run(args: &GetArgs) -> Result<()> {
-    let mut session = Session::open(args.store.targets())?;
-    let found = session.info(&args.key);
-    let info = found.ok_or_else(|| missing(&args.store.targets(), &args.key))?;
-    check_version(args, &info)?;
-    let bytes = info.read_bytes();
-    let range = match args.range {
+    let store = args.store.all();
+    let (info, range) = store.with(|session| {
+        let found = session.info(&args.key);
+        let info = found.ok_or_else(|| store.no_objects(&[args.key.to_string()]))?;
+        check_version(args, &info)?;
+        let range = range_of(args, info.read_bytes())?;
+        match &args.output {
+            None => {
+                // No line of progress between the object's own lines.
+                let meter = (!io::stdout().is_terminal()).then(Meter::of_long_work);
+                copy(session, (&info, range.clone()), meter, &mut to_standard_output)?;
+            }
+            Some(path) => into_file(session, &info, range.clone(), path)?,
+        }
+        Ok((info, range))
+    })?;
+    let report = || {
+        json!({
+            "key": args.key.to_string(),
+            "key_hex": hex(&args.key),
+            "object_bytes": info.read_bytes(),
+            "version": info.version.0,
+            "bytes": range.end - range.start,
+        })
+    };
+    output::report(args.json, report, String::new)
+}
+
+/// Returns the range to read of an object of `bytes`.
+fn range_of(args: &GetArgs, bytes: u64) -> Result<Range<u64>> {
+    Ok(match args.range {
         None => 0..bytes,
         Some(range) => range.of(bytes).ok_or_else(|| {
             Failure::failed(format!(
@@ -109,27 +136,7 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
                 args.key, bytes
             ))
         })?,
-    };
-    match &args.output {
-        None => {
-            // No line of progress between the object's own lines.
-            let meter = (!io::stdout().is_terminal()).then(Meter::of_long_work);
-            copy(&mut session, (&info, range.clone()), meter, &mut to_standard_output)?;
-        }
-        Some(path) => into_file(&mut session, &info, range.clone(), path)?,
-    }
-    session.close()?;
-    if !args.json {
-        return Ok(());
-    }
-    let report = serde_json::json!({
-        "key": args.key.to_string(),
-        "key_hex": hex(&args.key),
-        "object_bytes": bytes,
-        "version": info.version.0,
-        "bytes": range.end - range.start,
-    });
-    crate::output::Output::Standard.write(&format!("{report:#}\n"))
+    })
 }
 
 fn check_version(args: &GetArgs, info: &ObjectInfo) -> Result<()> {
@@ -141,11 +148,6 @@ fn check_version(args: &GetArgs, info: &ObjectInfo) -> Result<()> {
         ))),
         _ => Ok(()),
     }
-}
-
-/// Returns the failure for a missing object.
-pub(super) fn missing(targets: &[adit_driver::Target], key: &Key) -> Failure {
-    Failure::failed(format!("{}: there is no object '{key}'", store::name(targets)))
 }
 
 /// Receives bytes; returns false once no more are wanted.

@@ -7,14 +7,13 @@ use adit_kvstore::{Key, UNIT_BYTES};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::get::missing;
 use super::key::{self, hex};
 use super::ls::{block_json, stored_unix_s};
-use super::store::{StoreArg, name};
+use super::store_arg::StoreArg;
 use super::survey::{IN_USE, Reader};
 use crate::failure::Result;
-use crate::human;
-use crate::output::Output;
+use crate::human::{self, plural};
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -44,18 +43,17 @@ pub(crate) struct InfoArgs {
 /// # Errors
 /// When the store or the object does not exist.
 pub(crate) fn run(args: &InfoArgs) -> Result<()> {
-    let targets = args.store.targets();
-    let mut reader = Reader::open(&targets, false)?;
+    let store = args.store.all();
+    let mut reader = store.reader(false)?;
     let mut report = match &args.key {
         None => store_json(&reader.heads()?.0, &reader.facts()),
-        Some(key) => find(&mut reader, key)?.ok_or_else(|| missing(&targets, key))?,
+        Some(key) => {
+            let found = find(&mut reader, key)?;
+            found.ok_or_else(|| store.no_objects(&[key.to_string()]))?
+        }
     };
     report["in_use"] = reader.is_in_use.into();
-    let text = match args.json {
-        true => format!("{report:#}\n"),
-        false => lines(&report, &name(&targets)),
-    };
-    Output::Standard.write(&text)
+    output::report(args.json, || &report, || lines(&report, &store.name()))
 }
 
 /// Finds an object on the media by searching every shard, without computing the key's shard.
@@ -130,22 +128,23 @@ fn object_json(survey: &ShardSurvey, found: &SurveyedObject) -> Value {
 /// Formats a report for people: a line for each member.
 fn lines(report: &Value, title: &str) -> String {
     let mut out = format!("{title}\n");
+    let mut add = |name: &str, value: &str| {
+        writeln!(out, "  {name:<20}{value}").expect("a string takes everything");
+    };
     for (member, value) in report.as_object().into_iter().flatten() {
         let words = member.replace('_', " ");
         match value {
-            Value::Array(devices) => devices.iter().for_each(|device| {
-                writeln!(out, "  {:<20}{}", "device", device_line(device))
-                    .expect("a string takes everything");
-            }),
-            Value::Bool(false) => {}
-            Value::Bool(true) => out.push_str(&format!("  {IN_USE}\n")),
-            Value::String(text) if text.is_empty() => {
-                writeln!(out, "  {words:<20}none").expect("a string takes everything")
+            Value::Array(devices) => {
+                devices.iter().for_each(|device| add("device", &device_line(device)));
             }
-            Value::Null => writeln!(out, "  {words:<20}none").expect("a string takes everything"),
-            value => writeln!(out, "  {words:<20}{}", told(member, value))
-                .expect("a string takes everything"),
+            Value::Bool(_) => {}
+            Value::String(text) if text.is_empty() => add(&words, "none"),
+            Value::Null => add(&words, "none"),
+            value => add(&words, &told(member, value)),
         }
+    }
+    if report["in_use"] == true {
+        out += &format!("  {IN_USE}\n");
     }
     out
 }
@@ -173,7 +172,7 @@ fn device_line(device: &Value) -> String {
         human::printable(device["device"].as_str().unwrap_or_default()),
         human::capacity(bytes),
         device["lba_bytes"],
-        if segments == 1 { "" } else { "s" },
-        if shards == 1 { "" } else { "s" },
+        plural(segments as u64),
+        plural(shards),
     )
 }

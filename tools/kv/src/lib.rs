@@ -3,6 +3,8 @@
 //! | module | noun |
 //! |---|---|
 //! | `store`, `session` | a store's devices, and the store itself, opened for one command |
+//! | `store_arg` | the store argument, and the one place that opens it |
+//! | `each` | an action on each of several objects |
 //! | `key` | keys on the command line |
 //! | `format`, `put`, `get`, `ls`, `rm`, `touch`, `tenant`, `info`, `stat`, `top`, `check`, `scrub`, `change` | the commands |
 //! | `moving` | `export` and `import`: objects as a stream |
@@ -19,6 +21,7 @@
 mod bench;
 mod change;
 mod check;
+mod each;
 mod format;
 mod get;
 mod info;
@@ -34,6 +37,7 @@ mod serve;
 mod session;
 mod stat;
 mod store;
+mod store_arg;
 mod survey;
 mod tenant;
 mod top;

@@ -10,9 +10,8 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::key::{self, hex};
-use super::session::Session;
-use super::store::StoreArgs;
-use super::survey::{IN_USE, Reader, naming_read_only};
+use super::store_arg::StoreArgs;
+use super::survey::naming_read_only;
 use crate::failure::Result;
 use crate::output::Output;
 
@@ -25,9 +24,8 @@ Examples:
   While a server has it open:
     adit kv ls uring:kv.img --read-only
 
-Each line is an object's bytes and its key, in no particular order. A prefix makes it no faster: the store has no order of
-keys and looks at all. Bytes of a key that are not printable ASCII are
-written as \\x1f.";
+Each line is an object's bytes and its key, in no particular order. A prefix makes it no faster: the store has no \
+order of keys and looks at all. Bytes of a key that are not printable ASCII are written as \\x1f.";
 
 /// Lines written at once.
 const LINES: usize = 256;
@@ -56,26 +54,25 @@ pub(crate) struct LsArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// As [`Session::open`].
+/// As [`StoreArgs::with`].
 pub(crate) fn run(args: &LsArgs) -> Result<()> {
     if args.read_only {
         return look(args);
     }
-    let session = Session::open(args.store.targets.clone()).map_err(naming_read_only)?;
-    let mut list = List::new(args);
-    session.scan(&args.prefix, &mut |info| list.add(&info))?;
-    list.end()?;
-    session.close()
+    let listed = args.store.with(|session| {
+        let mut list = List::new(args);
+        session.scan(&args.prefix, &mut |info| list.add(&info))?;
+        list.end()
+    });
+    listed.map_err(naming_read_only)
 }
 
 /// Lists the objects on the media, by key in each shard.
 fn look(args: &LsArgs) -> Result<()> {
-    let mut reader = Reader::open(&args.store.targets, false)?;
+    let mut reader = args.store.reader(false)?;
     let now_s = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
     let picture = reader.picture(|_, _, survey| Ok(live(&survey, now_s)))?;
-    if reader.is_in_use {
-        tracing::warn!("{IN_USE}");
-    }
+    reader.warn_of_use();
     picture.warn_of_faults();
     let mut list = List::new(args);
     picture.shards.iter().flatten().try_for_each(|info| list.add(info))?;

@@ -12,11 +12,12 @@ use serde_json::json;
 
 use super::key;
 use super::meter::Meter;
-use super::store::{self, NO_STORE, StoreArg};
+use super::store::{self, NO_STORE};
+use super::store_arg::StoreArg;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
-use crate::output::Output;
+use crate::output;
 use crate::whole_file::WholeFile;
 
 const EXPORT_EXAMPLES: &str = "\
@@ -27,8 +28,8 @@ Examples:
   The objects of one model, compressed:
     adit kv export uring:kv.img - --prefix model/7b/ | zstd > 7b.kvx.zst
 
-A stream has each object's key, bytes, tenant, expiry and layout, with checksums; not the quotas of tenants. The store is open
-meanwhile: a server exports its own by Store::export. docs/design/kv-stream.md has the format.";
+A stream has each object's key, bytes, tenant, expiry and layout, with checksums; not the quotas of tenants. The \
+store is open meanwhile: a server exports its own by Store::export. docs/design/kv-stream.md has the format.";
 
 const IMPORT_EXAMPLES: &str = "\
 Examples:
@@ -37,8 +38,8 @@ Examples:
   After an import that was interrupted:
     adit kv import uring:kv.img backup.kvx --keep
 
-Each object appears whole or not at all, and replaces one with its key unless --keep is given. Of a stream that is cut off or
-damaged, the objects before that are stored. Objects that have expired since are passed over.";
+Each object appears whole or not at all, and replaces one with its key unless --keep is given. Of a stream that is \
+cut off or damaged, the objects before that are stored. Objects that have expired since are passed over.";
 
 /// Writes a store's objects to a file or a pipe, for a backup or another store
 #[derive(Args, Clone, Debug)]
@@ -136,7 +137,7 @@ fn is_standard(path: &Path) -> bool {
 }
 
 fn open(arg: &StoreArg) -> Result<Store> {
-    let targets = arg.targets();
+    let targets = arg.all().targets;
     store::check_there(&targets, NO_STORE)?;
     Ok(Store::open(&OpenOptions::new(targets))?)
 }
@@ -185,15 +186,12 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
         }
         exported => exported.map_err(|why| Failure::from(why).and(left))?,
     };
-    if args.json {
-        let report = json!({ "objects": objects, "bytes": bytes });
-        return Output::Standard.write(&format!("{report:#}\n"));
-    }
-    if !is_standard(&args.file) {
-        let told = format!("{name}: {objects} objects of {}\n", human::capacity(bytes));
-        return Output::Standard.write(&told);
-    }
-    Ok(())
+    // With standard output, only the stream goes there.
+    let text = || match is_standard(&args.file) {
+        true => String::new(),
+        false => format!("{name}: {objects} objects of {}\n", human::capacity(bytes)),
+    };
+    output::report(args.json, || json!({ "objects": objects, "bytes": bytes }), text)
 }
 
 /// Runs `adit kv import`.
@@ -247,13 +245,12 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
 
 fn report(args: &ImportArgs, told: Imported, evicted: u64) -> Result<()> {
     let Imported { objects, bytes, kept, expired, declined } = told;
-    if args.json {
-        let report = json!({
+    let report = || {
+        json!({
             "objects": objects, "bytes": bytes, "kept": kept, "expired": expired, "declined": declined,
             "evicted": evicted,
-        });
-        return Output::Standard.write(&format!("{report:#}\n"));
-    }
+        })
+    };
     let mut text = format!("stored {objects} objects of {}", human::capacity(bytes));
     for (count, what) in [(kept, "kept as they were"), (expired, "expired"), (declined, "declined")]
     {
@@ -261,5 +258,5 @@ fn report(args: &ImportArgs, told: Imported, evicted: u64) -> Result<()> {
             text += &format!(", {count} {what}");
         }
     }
-    Output::Standard.write(&(text + "\n"))
+    output::report(args.json, report, || text + "\n")
 }

@@ -17,10 +17,12 @@ use clap::Args;
 use serde_json::json;
 
 use super::key::{self, hex};
-use super::session::Session;
-use super::store::StoreArg;
+use super::meter::Meter;
+use super::session::{Session, one};
+use super::store_arg::StoreArg;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::interrupt::Interrupt;
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -32,7 +34,7 @@ Examples:
   Only over the version that was read ('adit kv info' and 'put --json' show it):
     adit kv put uring:kv.img settings new.toml --if-version 1764272043123456
 
-A key is text, or bytes in hexadecimal after 0x or hex:. A condition that does not hold fails and changes nothing.
+A key is text, or bytes in hexadecimal after 0x or hex:. A condition that does not hold fails and changes nothing. \
 More than 8 MiB of standard input are kept in TMPDIR (/tmp) first: the store needs to know the length.";
 
 /// Minimum bytes per put; longer objects are put in parts.
@@ -86,23 +88,22 @@ struct Source {
 /// Why it could not be read or stored.
 pub(crate) fn run(args: &PutArgs) -> Result<()> {
     let mut source = Source::open(args.file.as_deref())?;
-    let mut session = Session::open(args.store.targets())?;
-    let stored = put(&mut session, args, &mut source)?;
-    let version = session.info(&args.key).map(|info| info.version.0);
-    session.close()?;
+    let (stored, version) = args.store.all().with(|session| {
+        let stored = put(session, args, &mut source)?;
+        Ok((stored, session.info(&args.key).map(|info| info.version.0)))
+    })?;
     if let Outcome::Declined(why) = stored {
         return Err(Failure::failed(format!("object '{}' was declined: {why:?}", args.key)));
     }
-    if !args.json {
-        return Ok(());
-    }
-    let report = json!({
-        "key": args.key.to_string(),
-        "key_hex": hex(&args.key),
-        "bytes": source.bytes,
-        "version": version,
-    });
-    Output::Standard.write(&format!("{report:#}\n"))
+    let report = || {
+        json!({
+            "key": args.key.to_string(),
+            "key_hex": hex(&args.key),
+            "bytes": source.bytes,
+            "version": version,
+        })
+    };
+    output::report(args.json, report, String::new)
 }
 
 impl Source {
@@ -190,8 +191,8 @@ fn fill(
     source: &mut Source,
 ) -> Result<()> {
     let part_bytes = PART_BYTES.max(piece_bytes(bytes));
-    let interrupt = crate::interrupt::Interrupt::install()?;
-    let mut meter = super::meter::Meter::of_long_work();
+    let interrupt = Interrupt::install()?;
+    let mut meter = Meter::of_long_work();
     let mut memory = session.allocate(device, part_bytes)?;
     let mut at = 0;
     while at < bytes {
@@ -203,7 +204,7 @@ fn fill(
         source.read(&mut memory[..(end - at) as usize])?;
         let item = FillItem { writer, part: Part::Bytes(at..end), data: AnyBuffer::One(memory) };
         let (_, back) = session.call(Action::Fill(item))?;
-        memory = super::session::one(back);
+        memory = one(back);
         at = end;
     }
     Ok(())

@@ -5,13 +5,12 @@ use adit_kvstore::{Key, Version};
 use clap::Args;
 use serde_json::json;
 
-use super::format::plural;
+use super::each::each;
 use super::key;
-use super::session::Session;
-use super::store::{self, StoreArg};
-use super::tenant;
+use super::store_arg::StoreArg;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::human::plural;
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -21,8 +20,8 @@ Examples:
   Only the version that was read:
     adit kv rm uring:kv.img settings --if-version 1764272043123456
 
-Removes the objects with these keys, and fails if any did not exist; or all objects of a tenant or with a prefix, and
-prints their number.";
+Removes the objects with these keys, and fails if any did not exist; or all objects of a tenant or with a prefix, \
+and prints their number.";
 
 /// Removes objects
 #[derive(Args, Clone, Debug)]
@@ -66,7 +65,7 @@ fn prefix(text: &str) -> std::result::Result<Vec<u8>, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// When an object or the tenant does not exist, and as [`Session::open`].
+/// When an object or the tenant does not exist, and as [`StoreArgs::with`](super::store_arg::StoreArgs::with).
 pub(crate) fn run(args: &RmArgs) -> Result<()> {
     let of_tenant = || args.tenant.as_deref().map(|name| Selection::Tenant(name.into()));
     let prefixed = args.prefix.as_deref().map(|prefix| Selection::Prefix(prefix.into()));
@@ -77,47 +76,27 @@ pub(crate) fn run(args: &RmArgs) -> Result<()> {
 }
 
 fn remove_all(args: &RmArgs, selection: Selection) -> Result<()> {
-    let targets = args.store.targets();
-    let mut session = Session::open(targets.clone())?;
-    if let Selection::Tenant(name) = &selection
-        && !session.local().tenants().iter().any(|tenant| tenant.name == *name)
-    {
-        return Err(tenant::unknown(&targets, name));
-    }
-    let swept = session.call(Action::DeleteWhere(selection))?.0;
-    session.close()?;
+    let store = args.store.all();
+    let swept = store.with(|session| {
+        if let Selection::Tenant(name) = &selection
+            && !session.local().tenants().iter().any(|tenant| tenant.name == *name)
+        {
+            return Err(store.no_tenant(name));
+        }
+        Ok(session.call(Action::DeleteWhere(selection))?.0)
+    })?;
     let Outcome::Swept { objects } = swept else { unreachable!("a sweep ends with a number") };
-    Output::Standard.write(&match args.json {
-        true => format!("{:#}\n", json!({ "removed_objects": objects })),
-        false => format!("{objects} object{} removed\n", plural(objects)),
-    })
+    let text = || format!("{objects} object{} removed\n", plural(objects));
+    output::report(args.json, || json!({ "removed_objects": objects }), text)
 }
 
 fn remove_each(args: &RmArgs) -> Result<()> {
-    let targets = args.store.targets();
     if args.if_version.is_some() && args.keys.len() != 1 {
         return Err(Failure::usage("--if-version is the version of one object: give one key"));
     }
-    let mut session = Session::open(targets.clone())?;
-    let (mut removed, mut missing) = (Vec::new(), Vec::new());
     let action = |key: &Key| match args.if_version {
         Some(version) => Action::DeleteIf(key.clone(), version),
         None => Action::Delete(key.clone()),
     };
-    let outcomes = session.batch(args.keys.iter().map(action).collect())?;
-    for (key, (outcome, _)) in args.keys.iter().zip(outcomes) {
-        match outcome {
-            Outcome::Deleted => removed.push(key.to_string()),
-            _ => missing.push(key.to_string()),
-        }
-    }
-    session.close()?;
-    if args.json {
-        let report = json!({ "removed": removed, "missing": missing });
-        Output::Standard.write(&format!("{report:#}\n"))?;
-    }
-    match missing.is_empty() {
-        true => Ok(()),
-        false => Err(store::no_objects(&targets, &missing)),
-    }
+    each(&args.store.all(), &args.keys, action, ("removed", &Outcome::Deleted), args.json)
 }

@@ -9,20 +9,20 @@ use serde_json::{Value, json};
 use super::key::hex;
 use super::meter::Meter;
 use super::session::Session;
-use super::store::{self, StoreArgs};
+use super::store_arg::StoreArgs;
 use super::survey::Reader;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
-use crate::output::Output;
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
   adit kv scrub uring:kv.img
   adit kv scrub uring:kv.img --repair
 
-The store must not be open elsewhere. Without --repair, changes nothing and fails if there are bad objects. A get of a bad
-object is a miss; --repair removes bad objects, which frees their space.";
+The store must not be open elsewhere. Without --repair, changes nothing and fails if there are bad objects. A get of \
+a bad object is a miss; --repair removes bad objects, which frees their space.";
 
 /// Maximum number of bad objects that are named.
 const NAMED_MAX: usize = 100;
@@ -45,7 +45,7 @@ pub(crate) struct ScrubArgs {
 
 /// The findings.
 #[derive(Debug, Default)]
-struct Found {
+struct ScrubReport {
     objects: u64,
     bytes: u64,
     bad: Vec<Key>,
@@ -56,18 +56,14 @@ struct Found {
 /// Runs the command.
 ///
 /// # Errors
-/// When bad objects remain, and as [`Session::open`].
+/// When bad objects remain, and as [`StoreArgs::with`].
 pub(crate) fn run(args: &ScrubArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
-    let targets = &args.store.targets;
-    let mut found = scrub(&mut Reader::open(targets, true)?, &interrupt)?;
+    let mut found = scrub(&mut args.store.reader(true)?, &interrupt)?;
     if args.repair && !found.bad.is_empty() {
-        let mut session = Session::open(targets.clone())?;
-        repair(&mut session, &mut found)?;
-        session.close()?;
+        args.store.with(|session| repair(session, &mut found))?;
     }
-    let text = if args.json { format!("{:#}\n", found.json()) } else { found.text() };
-    Output::Standard.write(&text)?;
+    output::report(args.json, || found.json(), || found.text())?;
     let left = found.bad.len() as u64 - found.removed;
     if found.interrupted {
         return Err(Failure::interrupted());
@@ -76,17 +72,17 @@ pub(crate) fn run(args: &ScrubArgs) -> Result<()> {
         0 => Ok(()),
         _ => Err(Failure::failed(format!(
             "{}: {left} of {} objects differ from what was put; 'adit kv scrub --repair' removes them",
-            store::name(&args.store.targets),
+            args.store.name(),
             found.objects
         ))),
     }
 }
 
 /// Reads all objects in the order of their places on the devices.
-fn scrub(reader: &mut Reader, interrupt: &Interrupt) -> Result<Found> {
+fn scrub(reader: &mut Reader, interrupt: &Interrupt) -> Result<ScrubReport> {
     let facts = reader.facts();
     let heads = survey::heads(reader, &facts)?;
-    let (mut found, mut meter) = (Found::default(), Meter::new());
+    let (mut found, mut meter) = (ScrubReport::default(), Meter::new());
     for shard in 0..heads.geometry.shards() {
         let mut surveyed = survey::shard(reader, &heads, shard)?;
         let mut objects = std::mem::take(&mut surveyed.objects);
@@ -114,7 +110,7 @@ fn scrub(reader: &mut Reader, interrupt: &Interrupt) -> Result<Found> {
 }
 
 /// Removes the bad objects; those already gone count as removed.
-fn repair(session: &mut Session, found: &mut Found) -> Result<()> {
+fn repair(session: &mut Session, found: &mut ScrubReport) -> Result<()> {
     for key in &found.bad {
         session.call(Action::Delete(key.clone()))?;
         found.removed += 1;
@@ -122,7 +118,7 @@ fn repair(session: &mut Session, found: &mut Found) -> Result<()> {
     Ok(())
 }
 
-impl Found {
+impl ScrubReport {
     fn json(&self) -> Value {
         let named = |key: &Key| json!({ "key": key.to_string(), "key_hex": hex(key) });
         json!({

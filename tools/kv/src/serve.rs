@@ -27,9 +27,9 @@ Examples:
   For a program:
     adit kv serve --store uring:kv.img --socket kv.sock --json
 
-Clients connect with adit_kvshare::Client (Rust) or adit.connect (Python). Their memory goes to the drive and back without
-a copy. Ctrl-C or SIGTERM ends it: requests in progress are finished, and everything is made durable. It ends by itself,
-with exit code 1, if a thread of the store dies.";
+Clients connect with adit_kvshare::Client (Rust) or adit.connect (Python). Their memory goes to the drive and back \
+without a copy. Ctrl-C or SIGTERM ends it: requests in progress are finished, and everything is made durable. It \
+ends by itself, with exit code 1, if a thread of the store dies.";
 
 /// Lets several processes of this machine share a store, through shared memory
 #[derive(Args, Clone, Debug)]
@@ -224,7 +224,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(60);
 
     #[derive(Parser)]
-    struct Line {
+    struct ServeLine {
         #[command(flatten)]
         args: ServeArgs,
     }
@@ -257,7 +257,7 @@ mod tests {
         let format = FormatStore { targets, file_bytes: Some(64 << 20), ..FormatStore::default() };
         Store::format(&format).expect("formatted");
         let path = socket.to_str().expect("text");
-        let line = Line::parse_from(["serve", "--store", &target, "--socket", path, "--json"]);
+        let line = ServeLine::parse_from(["serve", "--store", &target, "--socket", path, "--json"]);
         let (sender, ended) = mpsc::channel();
         std::thread::spawn(move || {
             let custom_policy = Some(PolicyMaker::new(|_| Box::new(Fatal)));

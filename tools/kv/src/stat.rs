@@ -16,11 +16,11 @@ use clap::Args;
 use serde_json::{Map, Value, json};
 
 use super::metrics::{METRICS_BYTES_MAX, Metrics};
-use super::store::{StoreArgs, name};
-use super::survey::{IN_USE, Reader};
+use super::store_arg::StoreArgs;
+use super::survey::IN_USE;
 use crate::failure::{Failure, Result};
 use crate::human;
-use crate::output::Output;
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -28,8 +28,8 @@ Examples:
   With the hit rate and the write amplification of the server that has it open:
     curl -s http://localhost:8080/metrics | adit kv stat uring:kv.img --metrics -
 
-Writes nothing. The store may be open elsewhere; the figures then show one moment. Only the server knows hit rates and
-write amplification; give its metrics in Prometheus's format.";
+Writes nothing. The store may be open elsewhere; the figures then show one moment. Only the server knows hit rates \
+and write amplification; give its metrics in Prometheus's format.";
 
 /// Shows how full and how fragmented a store is, and the wear of its devices
 #[derive(Args, Clone, Debug)]
@@ -53,8 +53,7 @@ pub(crate) struct StatArgs {
 /// When there is no store, or the metrics cannot be read.
 pub(crate) fn run(args: &StatArgs) -> Result<()> {
     let metrics = args.metrics.as_deref().map(read_metrics).transpose()?;
-    let targets = &args.store.targets;
-    let mut reader = Reader::open(targets, false)?;
+    let mut reader = args.store.reader(false)?;
     let picture = reader.picture(|_, _, found| {
         let bytes: u64 = found.objects.iter().map(|found| found.object.bytes).sum();
         Ok((found.objects.len() as u64, bytes, found.space))
@@ -75,11 +74,7 @@ pub(crate) fn run(args: &StatArgs) -> Result<()> {
     report["in_use"] = reader.is_in_use.into();
     report["devices"] = reader.devices().map(wear).collect();
     report["server"] = metrics.as_ref().map_or(Value::Null, served);
-    let text = match args.json {
-        true => format!("{report:#}\n"),
-        false => table(&report, &name(targets)),
-    };
-    Output::Standard.write(&text)
+    output::report(args.json, || &report, || table(&report, &args.store.name()))
 }
 
 fn add_space(report: &mut Value, space: &Space) {

@@ -1,9 +1,8 @@
-//! The devices of a store on the command line, and how to open them.
+//! A store's devices: what may be opened as one, and what may be written.
 
 use adit_driver::soft::{self, Storage};
 use adit_driver::target::KernelPath;
 use adit_driver::{Device, DeviceOptions, Target};
-use clap::Args;
 
 use crate::failure::{Failure, Result};
 use adit_bench::{Permission, Written, check_destruction};
@@ -11,40 +10,9 @@ use adit_bench::{Permission, Written, check_destruction};
 /// Requested I/O queues: the most shards a store can use on a controller that grants them.
 const QUEUES: u16 = 64;
 
-/// The store argument of commands with other arguments.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct StoreArg {
-    /// The store's device, as in uring:kv.img, vfio:0000:01:00.0 or soft:file=kv.img,size=4G
-    target: Target,
-
-    /// Another device of the store; in the order in which they were formatted or added
-    #[arg(long, value_name = "TARGET")]
-    with: Vec<Target>,
-}
-
-impl StoreArg {
-    /// Returns all devices in order.
-    pub(crate) fn targets(&self) -> Vec<Target> {
-        [&self.target].into_iter().chain(&self.with).cloned().collect()
-    }
-}
-
-/// The store argument of commands without other arguments.
-#[derive(Args, Clone, Debug)]
-pub(crate) struct StoreArgs {
-    /// The store's devices in the order in which they were formatted or added, as in uring:kv.img or vfio:0000:01:00.0
-    #[arg(value_name = "TARGET", required = true)]
-    pub(crate) targets: Vec<Target>,
-}
-
 /// Returns a store's name for messages: its first device.
 pub(crate) fn name(targets: &[Target]) -> String {
     targets.first().map(Target::device).unwrap_or_default()
-}
-
-/// Returns the failure for objects that do not exist.
-pub(crate) fn no_objects(targets: &[Target], keys: &[String]) -> Failure {
-    Failure::failed(format!("{}: there is no object '{}'", name(targets), keys.join("', '")))
 }
 
 /// Refuses targets that are given twice.

@@ -16,6 +16,7 @@ use adit_kvstore::{Error, UNIT_BYTES};
 
 use super::store;
 use crate::failure::{Failure, Result};
+use crate::human::plural;
 
 /// Bytes per read, held in memory for each device.
 const CHUNK_BYTES: u64 = 1 << 20;
@@ -60,12 +61,11 @@ pub(crate) struct Picture<T> {
 impl<T> Picture<T> {
     /// Warns about damage, which may hide objects, for commands that list contents.
     pub(crate) fn warn_of_faults(&self) {
-        let faults = match self.faults.len() {
-            0 => return,
-            1 => "1 fault".to_owned(),
-            count => format!("{count} faults"),
-        };
-        tracing::warn!("{faults}: objects may be missing; run 'adit kv check'");
+        let count = self.faults.len();
+        if count > 0 {
+            let plural = plural(count as u64);
+            tracing::warn!("{count} fault{plural}: objects may be missing; run 'adit kv check'");
+        }
     }
 }
 
@@ -200,6 +200,13 @@ impl Reader {
             }
         };
         self.devices.iter().map(of).collect()
+    }
+
+    /// Warns if another process has the store open.
+    pub(crate) fn warn_of_use(&self) {
+        if self.is_in_use {
+            tracing::warn!("{IN_USE}");
+        }
     }
 
     pub(crate) fn devices(&self) -> impl Iterator<Item = &Device> {

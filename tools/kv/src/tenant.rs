@@ -2,20 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use adit_driver::Target;
 use adit_kvstore::layout::Layout;
 use adit_kvstore::survey::ShardSurvey;
 use adit_kvstore::{Quota, UNIT_BYTES, WhenReached};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::format::plural;
-use super::session::Session;
-use super::store::{self, StoreArg};
-use super::survey::{IN_USE, Reader};
-use crate::failure::{Failure, Result};
-use crate::human;
-use crate::output::Output;
+use super::store_arg::{StoreArg, StoreArgs};
+use crate::failure::Result;
+use crate::human::{self, plural};
+use crate::output;
 use crate::units as parse;
 
 const EXAMPLES: &str = "\
@@ -25,8 +21,8 @@ Examples:
   adit kv tenant uring:kv.img 'a team' --quota 10G --evict-own
   adit kv tenant uring:kv.img 'a team' --no-quota
 
-Shows tenants, even of a store that a server has open; the quota and what a server's tenants do are also in its metrics.
---quota and --no-quota need the store for themselves; they create a tenant that is new.";
+Shows tenants, even of a store that a server has open; the quota and what a server's tenants do are also in its \
+metrics. --quota and --no-quota need the store for themselves; they create a tenant that is new.";
 
 /// Shows what tenants use, or sets a tenant's quota
 #[derive(Args, Clone, Debug)]
@@ -67,30 +63,22 @@ struct Usage {
 /// Runs the command.
 ///
 /// # Errors
-/// When there is no such tenant or store, and as [`Session::open`].
+/// When there is no such tenant or store, and as [`StoreArgs::with`].
 pub(crate) fn run(args: &TenantArgs) -> Result<()> {
-    let targets = args.store.targets();
+    let store = args.store.all();
     if let Some(name) = args.name.as_deref().filter(|_| args.quota.is_some() || args.no_quota) {
         let when_reached = if args.evict_own { WhenReached::EvictOwn } else { WhenReached::Refuse };
-        let mut session = Session::open(targets.clone())?;
-        let tenant = session.tenant(name)?;
-        session.set_quota(tenant, args.quota.map(|bytes| Quota { bytes, when_reached }))?;
-        session.commit()?;
-        session.close()?;
+        store.with(|session| {
+            let tenant = session.tenant(name)?;
+            session.set_quota(tenant, args.quota.map(|bytes| Quota { bytes, when_reached }))?;
+            session.commit()
+        })?;
     }
-    show(args, &targets)
+    show(args, &store)
 }
 
-/// Returns the failure for a tenant that does not exist.
-pub(super) fn unknown(targets: &[Target], name: &str) -> Failure {
-    Failure::failed(format!(
-        "{}: there is no tenant '{name}'; 'adit kv tenant' lists them",
-        store::name(targets)
-    ))
-}
-
-fn show(args: &TenantArgs, targets: &[Target]) -> Result<()> {
-    let mut reader = Reader::open(targets, false)?;
+fn show(args: &TenantArgs, store: &StoreArgs) -> Result<()> {
+    let mut reader = store.reader(false)?;
     let picture = reader.picture(|_, shard, survey| Ok(usage(shard, &survey)))?;
     picture.warn_of_faults();
     let mut all: BTreeMap<String, Usage> = BTreeMap::new();
@@ -103,16 +91,12 @@ fn show(args: &TenantArgs, targets: &[Target]) -> Result<()> {
     if let Some(name) = &args.name {
         all.retain(|known, _| known == name);
         if all.is_empty() {
-            return Err(unknown(targets, name));
+            return Err(store.no_tenant(name));
         }
     }
-    if reader.is_in_use {
-        tracing::warn!("{IN_USE}");
-    }
-    Output::Standard.write(&match args.json {
-        true => format!("{:#}\n", all.iter().map(report).collect::<Value>()),
-        false => all.iter().map(line).collect(),
-    })
+    reader.warn_of_use();
+    let report = || all.iter().map(report).collect::<Value>();
+    output::report(args.json, report, || all.iter().map(line).collect())
 }
 
 /// Returns what each tenant has in a shard; quotas are in the first.

@@ -3,13 +3,11 @@
 use adit_kvstore::Key;
 use adit_kvstore::shard::{Action, Outcome, TouchItem};
 use clap::Args;
-use serde_json::json;
 
+use super::each::each;
 use super::key;
-use super::session::Session;
-use super::store::{self, StoreArg};
+use super::store_arg::StoreArg;
 use crate::failure::Result;
-use crate::output::Output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -47,24 +45,8 @@ pub(crate) struct TouchArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// When an object does not exist, and as [`Session::open`].
+/// When an object does not exist, and as [`each`].
 pub(crate) fn run(args: &TouchArgs) -> Result<()> {
-    let targets = args.store.targets();
-    let mut session = Session::open(targets.clone())?;
     let touch = |key: &Key| Action::Touch(TouchItem { key: key.clone(), ttl_s: args.ttl });
-    let outcomes = session.batch(args.keys.iter().map(touch).collect())?;
-    session.close()?;
-    let (mut touched, mut missing) = (Vec::new(), Vec::new());
-    for (key, (outcome, _)) in args.keys.iter().zip(outcomes) {
-        let list = if outcome == Outcome::Touched { &mut touched } else { &mut missing };
-        list.push(key.to_string());
-    }
-    if args.json {
-        let report = json!({ "touched": touched, "missing": missing });
-        Output::Standard.write(&format!("{report:#}\n"))?;
-    }
-    match missing.is_empty() {
-        true => Ok(()),
-        false => Err(store::no_objects(&targets, &missing)),
-    }
+    each(&args.store.all(), &args.keys, touch, ("touched", &Outcome::Touched), args.json)
 }

@@ -46,8 +46,8 @@ pub(super) enum SetupCommand {
     Doctor(DoctorArgs),
     /// Prints what binds the recorded devices at each boot (a systemd unit); changes nothing
     #[command(after_help = "\
-The lines are a shell script: root may run it, or put the parts where they belong. At boot each device is checked again
-before it is taken: same serial number, not in use, no signature.
+The lines are a shell script: root may run it, or put the parts where they belong. At boot each device is checked \
+again before it is taken: same serial number, not in use, no signature.
 
 Examples:
   adit setup persist
@@ -80,7 +80,7 @@ pub(super) struct StatusArgs {
 /// Takes idle drives from the kernel's driver and gives them to vfio-pci
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-Refused is what is mounted, part of an array or volume, swapped to, open, or carries a file system's, RAID's or
+Refused is what is mounted, part of an array or volume, swapped to, open, or carries a file system's, RAID's or \
 partition table's signature. What the device was before is recorded first; 'adit setup restore' brings it back.
 
 Examples:
@@ -149,9 +149,10 @@ pub(super) struct RestoreArgs {
 /// Lets a user who is not root open a bound device and lock memory for it
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-A udev rule gives the user the file of the device's IOMMU group, a drop-in of limits.d the right to lock memory (from the
-next login on). Both are shown before they are written, and removed by 'adit setup revoke'. The file opens every device of
-the group that vfio-pci has: where one of those was granted to none, this is refused without --with-group.
+A udev rule gives the user the file of the device's IOMMU group, a drop-in of limits.d the right to lock memory \
+(from the next login on). Both are shown before they are written, and removed by 'adit setup revoke'. The file opens \
+every device of the group that vfio-pci has: where one of those was granted to none, this is refused without \
+--with-group.
 
 Example:
   sudo adit setup grant 0000:01:00.0 --user $USER")]
@@ -198,7 +199,7 @@ pub(super) enum PageSize {
 /// Prints what allocates hugepages, now and at each boot; changes nothing
 #[derive(Args, Clone, Debug)]
 #[command(after_help = "\
-The lines are a shell script: root may run it, or put the parts where they belong. More pages than memory allows are
+The lines are a shell script: root may run it, or put the parts where they belong. More pages than memory allows are \
 refused.
 
 Examples:

@@ -7,7 +7,7 @@ use std::fmt::Write;
 use serde::Serialize;
 
 use crate::failure::Result;
-use crate::output::Output;
+use crate::output;
 
 /// Ends the content of a file in the text.
 const END: &str = "END_OF_FILE";
@@ -38,7 +38,7 @@ impl Script {
     /// # Errors
     /// When the output cannot be written.
     pub(crate) fn print(&self, json: bool) -> Result<()> {
-        if json { Output::Standard.json(self) } else { Output::Standard.write(&self.text()) }
+        output::report(json, || self, || self.text())
     }
 
     fn text(&self) -> String {

@@ -15,7 +15,7 @@ use crate::controller::{Faults, Shape};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::options::check_sms;
-use crate::output::Output;
+use crate::output;
 use crate::rig::Rig;
 use crate::rig::server::Server;
 
@@ -33,7 +33,7 @@ const NAMESPACE_BYTES: u64 = 1 << 30;
 /// the user.
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
     let report = measure(args, Interrupt::install()?)?;
-    Output::Standard.write(&if args.json { report.json() } else { report.text() })
+    output::report(args.json, || report.json(), || report.text())
 }
 
 fn measure(args: &BenchArgs, interrupt: Interrupt) -> Result<Report> {

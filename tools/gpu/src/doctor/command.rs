@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::options::{GpuArg, check_ordinal};
-use crate::output::Output;
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -54,10 +54,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let opened = args.target.as_ref().map(open).transpose();
     let device = opened.as_ref().ok().and_then(Option::as_ref);
     let report = doctor::examine(args.gpu.ordinal, device);
-    Output::Standard.write(&match args.json {
-        true => format!("{:#}\n", json(args, &report)),
-        false => table(&report),
-    })?;
+    output::report(args.json, || json(args, &report), || table(&report))?;
     opened?;
     end(&report)
 }

@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
 use crate::options::{GpuArg, check_ordinal};
-use crate::output::Output;
+use crate::output;
 use adit_kv::Meter;
 
 const EXAMPLES: &str = "\
@@ -46,8 +46,7 @@ pub(crate) fn run(args: &SelftestArgs) -> Result<()> {
     let checks =
         selftest::run(args.gpu.ordinal, interrupt.flag(), &mut |name| meter.show(|_| name.into()));
     drop(meter);
-    let text = if args.json { json_text(args.gpu.ordinal, &checks)? } else { table(&checks)? };
-    Output::Standard.write(&text)?;
+    output::report(args.json, || json(args.gpu.ordinal, &checks), || table(&checks))?;
     if interrupt.requested() {
         return Err(Failure::interrupted());
     }
@@ -71,12 +70,6 @@ fn end(checks: &[Check]) -> Result<()> {
     }
 }
 
-fn json_text(gpu: u32, checks: &[Check]) -> Result<String> {
-    serde_json::to_string_pretty(&json(gpu, checks))
-        .map(|text| text + "\n")
-        .map_err(Failure::failed)
-}
-
 fn json(gpu: u32, checks: &[Check]) -> Value {
     let rows = checks.iter().map(|check| {
         json!({
@@ -94,15 +87,15 @@ fn json(gpu: u32, checks: &[Check]) -> Value {
     json!({ "gpu": gpu, "verdict": verdict, "checks": rows.collect::<Vec<_>>() })
 }
 
-fn table(checks: &[Check]) -> Result<String> {
+fn table(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
     let mut text = String::new();
     for Check { name, outcome, .. } in checks {
         let detail = human::printable(outcome.detail());
         writeln!(text, "{:<7} {name:<width$}  {detail}", outcome.name())
-            .map_err(Failure::failed)?;
+            .expect("a string takes everything");
     }
-    Ok(text)
+    text
 }
 
 #[cfg(test)]
@@ -141,7 +134,7 @@ mod tests {
         ];
         let failure = end(&checks).expect_err("one failed");
         assert_eq!((failure.code(), failure.to_string()), (1, "1 of 2 checks failed".to_owned()));
-        let text = table(&checks).expect("a string takes all");
+        let text = table(&checks);
         assert_eq!(
             text,
             "passed  driver library  CUDA 13.0\nfailed  partitions      there are none\n"

@@ -31,7 +31,7 @@ use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
 use crate::options::{GpuArg, Placement, check_sms, is_emulated};
-use crate::output::Output;
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -131,10 +131,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     let mut shelf = Shelf::fill(&wanted, &interrupt)?;
     let told = trace(args, &gpu, &mut shelf, &interrupt)?;
     shelf.close()?;
-    Output::Standard.write(&match args.json {
-        true => format!("{:#}\n", told.json()),
-        false => told.text(),
-    })
+    output::report(args.json, || told.json(), || told.text())
 }
 
 /// Returns a software controller in memory with room for the blocks.
@@ -370,7 +367,7 @@ impl Carrier {
 /// Describes the CPU's work, done once per layer.
 fn filled(iocbs: &Iocbs) -> String {
     let (commands, blocks) = (iocbs.commands(), iocbs.blocks());
-    let plural = if blocks == 1 { "" } else { "s" };
+    let plural = human::plural(blocks as u64);
     format!("the CPU fills {blocks} control block{plural}, once: {commands} commands")
 }
 

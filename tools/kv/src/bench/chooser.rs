@@ -13,7 +13,7 @@ pub(super) const SCAN_MAX: u64 = 100;
 
 /// An operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum ChosenStep {
     /// Reads a number of objects, starting with this one.
     Get(u64, u64),
     /// Overwrites an object.
@@ -101,7 +101,7 @@ impl Chooser {
         }
     }
 
-    pub(super) fn next(&mut self) -> Step {
+    pub(super) fn next(&mut self) -> ChosenStep {
         let at = self.index * 3;
         self.index += 1;
         let random = [at, at + 1, at + 2].map(|index| self.stream.at(index));
@@ -113,18 +113,18 @@ impl Chooser {
         };
         if is(self.mix.insert) {
             self.count += 1;
-            return Step::Insert(self.count - 1);
+            return ChosenStep::Insert(self.count - 1);
         }
         let object = self.object(random[1]);
         if is(self.mix.update) {
-            Step::Update(object)
+            ChosenStep::Update(object)
         } else if is(self.mix.modify) {
-            Step::Modify(object)
+            ChosenStep::Modify(object)
         } else if is(self.mix.scan) {
             let length = below(random[2], SCAN_MAX) + 1;
-            Step::Get(object, length.min(self.settled - object))
+            ChosenStep::Get(object, length.min(self.settled - object))
         } else {
-            Step::Get(object, 1)
+            ChosenStep::Get(object, 1)
         }
     }
 
@@ -143,7 +143,7 @@ mod tests {
     const COUNT: u64 = 10_000;
     const STEPS: usize = 100_000;
 
-    fn steps(mut chooser: Chooser) -> Vec<Step> {
+    fn steps(mut chooser: Chooser) -> Vec<ChosenStep> {
         let mut next = || {
             chooser.settle(|_| true);
             chooser.next()
@@ -151,7 +151,7 @@ mod tests {
         (0..STEPS).map(|_| next()).collect()
     }
 
-    fn percent(steps: &[Step], is: impl Fn(&Step) -> bool) -> f64 {
+    fn percent(steps: &[ChosenStep], is: impl Fn(&ChosenStep) -> bool) -> f64 {
         steps.iter().filter(|step| is(step)).count() as f64 * 100.0 / steps.len() as f64
     }
 
@@ -170,10 +170,10 @@ mod tests {
             (Ycsb::F, 50.0, 0.0, 0.0, 50.0),
         ] {
             let steps = steps(Chooser::ycsb(ycsb, COUNT, 1));
-            near(percent(&steps, |step| matches!(step, Step::Get(..))), get);
-            near(percent(&steps, |step| matches!(step, Step::Update(_))), update);
-            near(percent(&steps, |step| matches!(step, Step::Insert(_))), insert);
-            near(percent(&steps, |step| matches!(step, Step::Modify(_))), modify);
+            near(percent(&steps, |step| matches!(step, ChosenStep::Get(..))), get);
+            near(percent(&steps, |step| matches!(step, ChosenStep::Update(_))), update);
+            near(percent(&steps, |step| matches!(step, ChosenStep::Insert(_))), insert);
+            near(percent(&steps, |step| matches!(step, ChosenStep::Modify(_))), modify);
         }
     }
 
@@ -183,11 +183,11 @@ mod tests {
         let mut lengths = 0;
         for step in steps(Chooser::ycsb(Ycsb::E, COUNT, 1)) {
             match step {
-                Step::Insert(object) => {
+                ChosenStep::Insert(object) => {
                     assert_eq!(object, count, "inserts go on behind the last");
                     count += 1;
                 }
-                Step::Get(from, length) => {
+                ChosenStep::Get(from, length) => {
                     assert!((1..=SCAN_MAX).contains(&length) && from + length <= count);
                     lengths += length;
                 }
@@ -202,7 +202,7 @@ mod tests {
     fn zipf_has_a_hot_object_and_the_newest_are_read_most() {
         let mut counts = vec![0u32; COUNT as usize];
         for step in steps(Chooser::ycsb(Ycsb::C, COUNT, 1)) {
-            let Step::Get(object, 1) = step else { panic!("{step:?}") };
+            let ChosenStep::Get(object, 1) = step else { panic!("{step:?}") };
             counts[object as usize] += 1;
         }
         // 1 / zeta(10,000, 0.99): a tenth.
@@ -211,8 +211,8 @@ mod tests {
         let (mut count, mut newest) = (COUNT, 0);
         for step in steps(Chooser::ycsb(Ycsb::D, COUNT, 1)) {
             match step {
-                Step::Insert(_) => count += 1,
-                Step::Get(object, _) => newest += u32::from(object == count - 1),
+                ChosenStep::Insert(_) => count += 1,
+                ChosenStep::Get(object, _) => newest += u32::from(object == count - 1),
                 other => panic!("{other:?}"),
             }
         }
@@ -224,12 +224,13 @@ mod tests {
         for ycsb in [Ycsb::D, Ycsb::E] {
             let mut chooser = Chooser::ycsb(ycsb, 10, 1);
             for _ in 0..1000 {
-                if let Step::Get(from, length) = chooser.next() {
+                if let ChosenStep::Get(from, length) = chooser.next() {
                     assert!(from + length <= 10, "{ycsb:?}");
                 }
             }
             chooser.settle(|object| object < 12);
-            let far = (0..1000).any(|_| matches!(chooser.next(), Step::Get(f, l) if f + l == 12));
+            let far =
+                (0..1000).any(|_| matches!(chooser.next(), ChosenStep::Get(f, l) if f + l == 12));
             assert!(far, "{ycsb:?}");
         }
     }
@@ -239,7 +240,10 @@ mod tests {
         let first = |seed| steps(Chooser::even(COUNT, 70, seed))[..100].to_vec();
         assert_eq!(first(1), first(1));
         assert_ne!(first(1), first(2));
-        near(percent(&steps(Chooser::even(COUNT, 70, 3)), |s| matches!(s, Step::Update(_))), 30.0);
+        near(
+            percent(&steps(Chooser::even(COUNT, 70, 3)), |s| matches!(s, ChosenStep::Update(_))),
+            30.0,
+        );
         assert_eq!(Chooser::ycsb(Ycsb::A, 1, 1).object(u64::MAX), 0, "one object is enough");
     }
 }

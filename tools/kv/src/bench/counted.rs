@@ -8,9 +8,9 @@ use adit_bench::Latency;
 #[derive(Debug, Default)]
 pub(super) struct Counted {
     /// Gets, found or not.
-    pub(super) get: Way,
+    pub(super) get: DirectionCounts,
     /// Puts.
-    pub(super) put: Way,
+    pub(super) put: DirectionCounts,
     /// Gets that found no object.
     pub(super) misses: u64,
     /// Puts that the store declined.
@@ -23,7 +23,7 @@ pub(super) struct Counted {
 
 /// The counts of one direction.
 #[derive(Debug, Default)]
-pub(super) struct Way {
+pub(super) struct DirectionCounts {
     /// Bytes of objects.
     pub(super) bytes: u64,
     /// Time from the request to its answer.
@@ -54,7 +54,7 @@ pub(super) struct Restored {
     pub(super) latency: Latency,
 }
 
-impl Way {
+impl DirectionCounts {
     /// Counts one object.
     #[inline]
     pub(super) fn record(&mut self, bytes: u64, latency: Duration) {

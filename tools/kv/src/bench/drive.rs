@@ -5,9 +5,9 @@ use std::time::Duration;
 use adit_driver::Time;
 
 use super::bed::Bed;
-use super::chooser::{Chooser, Step};
+use super::chooser::{Chooser, ChosenStep};
 use super::counted::Replayed;
-use super::engine::{Engine, Kind};
+use super::engine::{Engine, OperationKind};
 use super::objects;
 use super::trace::TraceRequest;
 
@@ -67,7 +67,7 @@ pub(super) fn fill<B: Bed>(
     let mut next = 0;
     while next < count && watch.goes_on(engine, next, count) {
         while next < count && engine.in_flight() < depth {
-            engine.begin(Kind::Put, [next].into_iter());
+            engine.begin(OperationKind::Put, [next].into_iter());
             next += 1;
         }
         engine.turn();
@@ -94,21 +94,25 @@ pub(super) fn mix<B: Bed>(
     while watch.goes_on(engine, 0, 0) {
         while engine.in_flight() < depth {
             if let Some(object) = engine.take_modified() {
-                engine.begin(Kind::Put, [object].into_iter());
+                engine.begin(OperationKind::Put, [object].into_iter());
                 continue;
             }
             chooser.settle(|number| engine.may_put(name(number)));
             match chooser.next() {
-                Step::Get(from, length) => {
-                    engine.begin(Kind::Get, (from..from + length).map(name));
+                ChosenStep::Get(from, length) => {
+                    engine.begin(OperationKind::Get, (from..from + length).map(name));
                 }
-                Step::Modify(object) => engine.begin(Kind::Modify, [name(object)].into_iter()),
+                ChosenStep::Modify(object) => {
+                    engine.begin(OperationKind::Modify, [name(object)].into_iter())
+                }
                 // An object is not put twice at the same time, because the order of two concurrent puts is
                 // unknown; it is drawn again later.
-                Step::Update(object) | Step::Insert(object) if engine.may_put(name(object)) => {
-                    engine.begin(Kind::Put, [name(object)].into_iter());
+                ChosenStep::Update(object) | ChosenStep::Insert(object)
+                    if engine.may_put(name(object)) =>
+                {
+                    engine.begin(OperationKind::Put, [name(object)].into_iter());
                 }
-                Step::Update(_) | Step::Insert(_) => break,
+                ChosenStep::Update(_) | ChosenStep::Insert(_) => break,
             }
         }
         engine.turn();
@@ -135,8 +139,8 @@ pub(super) fn replay<B: Bed>(
         let begun = engine.bed().now();
         let hits = engine.bed().lookup_prefix(begun, &keys);
         let before = hits.checked_sub(1).map(|last| ids[last]);
-        all(engine, depth, Kind::Get, &ids[..hits], None);
-        all(engine, depth, Kind::Put, &ids[hits..], before);
+        all(engine, depth, OperationKind::Get, &ids[..hits], None);
+        all(engine, depth, OperationKind::Put, &ids[hits..], before);
         let took = engine.bed().now().since(begun);
         if let (Some(replayed), false) = (&mut engine.counted().replayed, ids.is_empty()) {
             replayed.requests += 1;
@@ -152,14 +156,14 @@ pub(super) fn replay<B: Bed>(
 fn all<B: Bed>(
     engine: &mut Engine<'_, B>,
     depth: usize,
-    kind: Kind,
+    kind: OperationKind,
     objects: &[u64],
     mut before: Option<u64>,
 ) {
     let mut rest = objects;
     while let Some(last) = rest.len().checked_sub(1) {
         // An object is not put twice at the same time.
-        let is_new = |at: &usize| kind != Kind::Put || !rest[..*at].contains(&rest[*at]);
+        let is_new = |at: &usize| kind != OperationKind::Put || !rest[..*at].contains(&rest[*at]);
         let count = (0..=last).take(depth).take_while(is_new).count();
         let (together, left) = rest.split_at(count);
         engine.drain();

@@ -23,7 +23,7 @@ type Judged = std::result::Result<(), String>;
 
 /// What is done to an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum OperationKind {
     /// Read.
     Get,
     /// Read, then put.
@@ -35,7 +35,7 @@ pub(super) enum Kind {
 /// An item in flight.
 #[derive(Clone, Copy, Debug)]
 struct Flight {
-    kind: Kind,
+    kind: OperationKind,
     object: u64,
     /// The smallest generation that a get may find.
     least: u64,
@@ -155,7 +155,7 @@ impl<'a, B: Bed> Engine<'a, B> {
     ///
     /// # Panics
     /// If there is not enough memory for them.
-    pub(super) fn begin(&mut self, kind: Kind, objects: impl Iterator<Item = u64>) {
+    pub(super) fn begin(&mut self, kind: OperationKind, objects: impl Iterator<Item = u64>) {
         self.begin_after(kind, objects, None);
     }
 
@@ -165,7 +165,7 @@ impl<'a, B: Bed> Engine<'a, B> {
     /// If there is not enough memory for them.
     pub(super) fn begin_after(
         &mut self,
-        kind: Kind,
+        kind: OperationKind,
         objects: impl Iterator<Item = u64>,
         before: Option<u64>,
     ) {
@@ -180,11 +180,13 @@ impl<'a, B: Bed> Engine<'a, B> {
         self.requests.clear();
         for (item, flight) in (0u64..).zip(&flights) {
             let action = match kind {
-                Kind::Put => {
+                OperationKind::Put => {
                     let after = before.filter(|_| item == 0).map(objects::key);
                     Action::Put(self.put_item(flight.object, after))
                 }
-                Kind::Get | Kind::Modify => Action::Get(self.get_item(flight.object)),
+                OperationKind::Get | OperationKind::Modify => {
+                    Action::Get(self.get_item(flight.object))
+                }
             };
             let reply = (tag as u64) << ITEM_BITS | item;
             self.requests.push(Request { reply, deadline: Time::NEVER, action });
@@ -193,7 +195,7 @@ impl<'a, B: Bed> Engine<'a, B> {
         self.bed.submit(now, self.requests.drain(..));
     }
 
-    fn flight(&self, kind: Kind, object: u64) -> Flight {
+    fn flight(&self, kind: OperationKind, object: u64) -> Flight {
         Flight { kind, object, least: self.objects.least(object) }
     }
 
@@ -249,8 +251,10 @@ impl<'a, B: Bed> Engine<'a, B> {
         let mut buffer = one(done.memory);
         let latency = now.since(begun);
         let judged = match flight.kind {
-            Kind::Put => self.of_put(flight, &done.result, latency),
-            Kind::Get | Kind::Modify => self.of_get(flight, &done.result, latency, &buffer),
+            OperationKind::Put => self.of_put(flight, &done.result, latency),
+            OperationKind::Get | OperationKind::Modify => {
+                self.of_get(flight, &done.result, latency, &buffer)
+            }
         };
         if let Err(why) = judged {
             // A failed read may have destroyed the noise.
@@ -288,7 +292,7 @@ impl<'a, B: Bed> Engine<'a, B> {
             }
             other => return Err(unexpected("getting", flight.object, other)),
         }
-        if flight.kind == Kind::Modify {
+        if flight.kind == OperationKind::Modify {
             self.modified.push(flight.object);
         }
         Ok(())

@@ -7,10 +7,12 @@
 use adit_driver::Device;
 use adit_kvstore::survey::{self, Absent, Heads};
 
-use super::run::LABEL;
 use crate::failure::{Failure, Result};
 use crate::human::printable;
 use crate::survey::Reader;
+
+/// The label of stores formatted by a run, which the next run may overwrite.
+pub(super) const LABEL: &str = "adit kv bench";
 
 /// Refuses devices with a store of other origin that has objects or may have, such as a damaged one.
 ///

@@ -23,9 +23,9 @@ Examples:
   A trace in Mooncake's format through an LRU of 5000 KV blocks:
     adit kv bench --store soft:mem=2G --workload trace:trace.jsonl --object-bytes 4k --capacity-blocks 5000 --policy lru
 
-fill, layers and trace start with an empty store: they format the target, which destroys its data. Without --force they
-refuse a store with objects that no earlier run put. get, mixed and the workloads of YCSB use the objects of an earlier
-fill; on a target whose memory is created for the run they first fill it, which is not measured.";
+fill, layers and trace start with an empty store: they format the target, which destroys its data. Without --force \
+they refuse a store with objects that no earlier run put. get, mixed and the workloads of YCSB use the objects of an \
+earlier fill; on a target whose memory is created for the run they first fill it, which is not measured.";
 
 /// Maximum items in flight.
 const DEPTH_MAX: u64 = 4096;
@@ -179,14 +179,14 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Line {
+    struct BenchLine {
         #[command(flatten)]
         args: KvBenchArgs,
     }
 
     fn parse(line: &str) -> std::result::Result<KvBenchArgs, String> {
         let words = format!("bench --store null: --workload {line}");
-        let line = Line::try_parse_from(words.split_whitespace());
+        let line = BenchLine::try_parse_from(words.split_whitespace());
         line.map(|line| line.args).map_err(|why| why.to_string())
     }
 

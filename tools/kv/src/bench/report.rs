@@ -7,14 +7,14 @@ use adit_kvstore::shard::Stats;
 use adit_kvstore::{UNIT_BYTES, units};
 use serde_json::{Value, json};
 
-use super::counted::{Counted, Way};
+use super::counted::{Counted, DirectionCounts};
 use super::options::KvBenchArgs;
 use crate::human;
 use adit_bench::{Latency, PERCENTILES, moments};
 
 /// Everything in the report.
 #[derive(Debug)]
-pub(super) struct Outcome {
+pub(super) struct BenchOutcome {
     pub(super) counted: Counted,
     /// Objects that the workload chose from or was to put.
     pub(super) objects: u64,
@@ -30,7 +30,7 @@ pub(super) struct Outcome {
     pub(super) interrupted: bool,
 }
 
-impl Outcome {
+impl BenchOutcome {
     /// Formats the report for programs.
     pub(super) fn json(&self, args: &KvBenchArgs) -> String {
         let targets: Vec<String> = args.store.iter().map(ToString::to_string).collect();
@@ -90,7 +90,7 @@ impl Outcome {
         format!("{report:#}\n")
     }
 
-    fn way_json(&self, way: &Way) -> Value {
+    fn way_json(&self, way: &DirectionCounts) -> Value {
         json!({
             "ops": way.ops(),
             "bytes": way.bytes,
@@ -100,7 +100,7 @@ impl Outcome {
         })
     }
 
-    fn per_second(&self, way: &Way, count: u64) -> f64 {
+    fn per_second(&self, way: &DirectionCounts, count: u64) -> f64 {
         let took = way.took.unwrap_or(self.elapsed);
         if took.is_zero() { 0.0 } else { count as f64 / took.as_secs_f64() }
     }
@@ -155,7 +155,7 @@ impl Outcome {
         }
     }
 
-    fn row(&self, name: &str, way: &Way) -> String {
+    fn row(&self, name: &str, way: &DirectionCounts) -> String {
         let [p50, p99, p999] = percentiles(&way.latency);
         format!(
             "{name:<6} {:>10} {:>8} {:>12} {p50:>10} {p99:>10} {p999:>10}\n",

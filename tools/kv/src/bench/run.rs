@@ -8,7 +8,7 @@ use adit_kvstore::{FormatStore, Key, Local, OpenOptions, Store, Watermarks, unit
 
 use super::bed::Bed;
 use super::chooser::{Chooser, SCAN_MAX};
-use super::counted::{Counted, Restored, Way};
+use super::counted::{Counted, DirectionCounts, Restored};
 use super::drive::{self, Far, Watch};
 use super::dual_blade;
 use super::engine::Engine;
@@ -16,7 +16,7 @@ use super::kept;
 use super::layers::Blocks;
 use super::objects::{self, Objects};
 use super::options::KvBenchArgs;
-use super::report::Outcome;
+use super::report::BenchOutcome;
 use super::trace::{self, TraceRequest};
 use super::workload::{Workload, Ycsb};
 use crate::failure::{Failure, Result};
@@ -27,8 +27,6 @@ use crate::output::Output;
 use crate::session::Session;
 use crate::store;
 
-/// The label of stores formatted by a run, which the next run may overwrite.
-pub(super) const LABEL: &str = "adit kv bench";
 /// The part of the capacity that a fill uses.
 const FILL_PERMILLE: u64 = 900;
 /// Blocks of a sequence: a prefix of 1024 tokens.
@@ -56,7 +54,7 @@ pub(crate) fn run(args: &KvBenchArgs) -> Result<()> {
         format(args, &devices)?;
     }
     let mut session = Session::of(open(args, devices)?);
-    let mut run = Run { args, interrupt: &interrupt, session: &mut session };
+    let mut run = BenchRun { args, interrupt: &interrupt, session: &mut session };
     if is_fresh && !args.workload.formats() {
         run.prefill()?;
     }
@@ -81,7 +79,7 @@ fn format(args: &KvBenchArgs, devices: &[Device]) -> Result<()> {
         devices: devices.to_vec(),
         shards: args.shards,
         objects_max: objects_max(args, devices),
-        label: LABEL.to_owned(),
+        label: kept::LABEL.to_owned(),
         overwrite: true,
         ..FormatStore::default()
     })?;
@@ -111,13 +109,13 @@ fn open(args: &KvBenchArgs, devices: Vec<Device>) -> Result<Local> {
 }
 
 /// A workload on an open store.
-struct Run<'a> {
+struct BenchRun<'a> {
     args: &'a KvBenchArgs,
     interrupt: &'a Interrupt,
     session: &'a mut Session,
 }
 
-impl Run<'_> {
+impl BenchRun<'_> {
     /// Puts the objects of a fill without counting them.
     fn prefill(&mut self) -> Result<()> {
         let count = self.room(units(self.args.object_bytes));
@@ -128,7 +126,7 @@ impl Run<'_> {
     }
 
     /// Runs the workload.
-    fn measure(&mut self, trace: &[TraceRequest]) -> Result<(Outcome, Option<Failure>)> {
+    fn measure(&mut self, trace: &[TraceRequest]) -> Result<(BenchOutcome, Option<Failure>)> {
         let args = self.args;
         let (count, known) = match &args.workload {
             Workload::Trace(_) => (distinct(trace), None),
@@ -158,7 +156,7 @@ impl Run<'_> {
         if failure.is_none() {
             self.session.commit()?;
         }
-        let outcome = Outcome {
+        let outcome = BenchOutcome {
             counted,
             objects: count,
             elapsed: ended.since(begun),
@@ -193,7 +191,7 @@ impl Run<'_> {
         blocks: &mut Blocks,
         sequences: u64,
         length: u64,
-        put: &mut Way,
+        put: &mut DirectionCounts,
     ) -> Result<()> {
         let mut meter = Meter::new();
         let interrupt = self.interrupt;
@@ -212,7 +210,7 @@ impl Run<'_> {
         blocks: &mut Blocks,
         (sequences, length): (u64, u64),
         until: Time,
-        get: &mut Way,
+        get: &mut DirectionCounts,
         restored: &mut Restored,
     ) -> Result<()> {
         let mut meter = Meter::new();
@@ -250,7 +248,8 @@ impl Run<'_> {
         let local = self.session.local_mut();
         let looked = Bed::now(local);
         let mut engine = Engine::new(local, args.object_bytes, most, args.verify, objects)?;
-        let mut line = Line { what, bytes: args.object_bytes, meter: Meter::new(), last: None };
+        let mut line =
+            ProgressLine { what, bytes: args.object_bytes, meter: Meter::new(), last: None };
         let interrupt = self.interrupt;
         let mut goes_on = |far: Far| {
             line.show(far);
@@ -332,14 +331,14 @@ fn since(after: Stats, before: Stats) -> Stats {
 }
 
 /// The progress line.
-struct Line<'a> {
+struct ProgressLine<'a> {
     what: &'a str,
     bytes: u64,
     meter: Meter,
     last: Option<Far>,
 }
 
-impl Line<'_> {
+impl ProgressLine<'_> {
     fn show(&mut self, far: Far) {
         let (what, bytes, last) = (self.what, self.bytes, &mut self.last);
         self.meter.show(|since| {

@@ -28,8 +28,8 @@ Examples:
   adit kv top http://localhost:8080 --interval 5 --json | jq .hit_share
   adit kv top /var/lib/node_exporter/adit.prom --once
 
-Rates and latencies are those of the last interval. On a terminal the picture is redrawn until Ctrl-C; elsewhere each
-interval is printed. A server that restarts is waited for.";
+Rates and latencies are those of the last interval. On a terminal the picture is redrawn until Ctrl-C; elsewhere \
+each interval is printed. A server that restarts is waited for.";
 
 /// Time between looks at the flag that ends the program.
 const LOOK: Duration = Duration::from_millis(50);

@@ -121,7 +121,7 @@ fn iommu(scene: &Scene) -> LinkState {
 }
 
 fn count(number: usize, noun: &str) -> String {
-    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+    format!("{number} {noun}{}", human::plural(number as u64))
 }
 
 /// Returns the words of a kernel command line that turn an IOMMU off: `iommu=off`, `intel_iommu=off`,

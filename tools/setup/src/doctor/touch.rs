@@ -11,6 +11,7 @@ use adit_driver::{Buffer, Controller, ControllerOptions, Error, QueuePair, Queue
 
 use super::link::{LinkState, Remedy};
 use super::patient::Patient;
+use crate::human::plural;
 
 /// Time limit of a command; slow controllers need seconds.
 const COMMAND_LIMIT: Duration = Duration::from_secs(10);
@@ -51,7 +52,7 @@ pub(super) fn identify(patient: &Patient) -> LinkState {
                 identify.mn,
                 identify.sn,
                 identify.fr,
-                if count == 1 { "" } else { "s" },
+                plural(count as u64),
             ))
         }
         Err(error) => broken(patient, &error),

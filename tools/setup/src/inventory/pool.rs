@@ -73,8 +73,7 @@ impl Pool {
 
     /// Describes a number of its pages: `512 pages of 2.0MiB`.
     pub(crate) fn count(self, pages: u64) -> String {
-        let plural = if pages == 1 { "" } else { "s" };
-        format!("{pages} page{plural} of {}", human::capacity(self.page_bytes))
+        format!("{pages} page{} of {}", human::plural(pages), human::capacity(self.page_bytes))
     }
 }
 

@@ -1,6 +1,6 @@
 //! `adit identify`: shows what a controller reports about itself.
 
-use std::fmt::Write;
+use std::fmt::{Display, Write};
 
 use adit_driver::spec::identify::IdentifyNamespace;
 use adit_driver::spec::log::SmartHealth;
@@ -10,9 +10,9 @@ use adit_driver::{Controller, ControllerOptions, Namespace, Target};
 use clap::Args;
 use serde::Serialize;
 
-use crate::failure::{Failure, Result};
+use crate::failure::Result;
 use crate::human;
-use crate::output::Output;
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,10 +42,7 @@ pub(crate) struct IdentifyArgs {
 pub(crate) fn run(args: &IdentifyArgs) -> Result<()> {
     let controller = Controller::open(&args.target, &ControllerOptions::default())?;
     let report = Report::of(&controller, &args.target)?;
-    if args.json {
-        return Output::Standard.json(&report);
-    }
-    Output::Standard.write(&table(&report).map_err(Failure::failed)?)
+    output::report(args.json, || &report, || table(&report))
 }
 
 /// The report. Field names are those of the JSON.
@@ -221,29 +218,27 @@ impl HealthReport {
     }
 }
 
-type Written = std::result::Result<String, std::fmt::Error>;
-
-fn table(report: &Report) -> Written {
+fn table(report: &Report) -> String {
     let mut out = format!("{}\n", report.target);
-    for (name, value) in controller_rows(&report.controller) {
-        writeln!(out, "  {name:<18}{value}")?;
-    }
+    add_rows(&mut out, controller_rows(&report.controller));
     out.push_str("\nNamespaces\n");
     if report.namespaces.is_empty() {
         out.push_str("  none\n");
     }
     for namespace in &report.namespaces {
-        for (name, value) in namespace_rows(namespace) {
-            writeln!(out, "  {name:<18}{value}")?;
-        }
+        add_rows(&mut out, namespace_rows(namespace));
     }
     if let Some(health) = &report.health {
         out.push_str("\nHealth\n");
-        for (name, value) in health_rows(health) {
-            writeln!(out, "  {name:<18}{value}")?;
-        }
+        add_rows(&mut out, health_rows(health));
     }
-    Ok(out)
+    out
+}
+
+fn add_rows(out: &mut String, rows: Vec<(impl Display, String)>) {
+    for (name, value) in rows {
+        writeln!(out, "  {name:<18}{value}").expect("a string takes everything");
+    }
 }
 
 fn size(bytes: u128) -> String {

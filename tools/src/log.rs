@@ -2,10 +2,11 @@
 
 mod errors;
 mod firmware;
+mod page;
 mod smart;
 
-use adit_driver::spec::{Lid, Nsid, View};
-use adit_driver::{Buffer, Controller, ControllerOptions, Target};
+use adit_driver::spec::Nsid;
+use adit_driver::{Controller, ControllerOptions, Target};
 use clap::Args;
 use serde::Serialize;
 
@@ -13,7 +14,7 @@ use self::errors::ErrorReport;
 use self::firmware::FirmwareReport;
 use self::smart::SmartReport;
 use crate::failure::{Failure, Result};
-use crate::output::Output;
+use crate::output;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -55,16 +56,13 @@ pub(crate) struct LogArgs {
 /// requested but the controller keeps none by namespace.
 pub(crate) fn run(args: &LogArgs) -> Result<()> {
     let controller = Controller::open(&args.target, &ControllerOptions::default())?;
-    let report = Report::of(&controller, args)?;
-    if args.json {
-        return Output::Standard.json(&report);
-    }
-    Output::Standard.write(&report.table())
+    let report = LogReport::of(&controller, args)?;
+    output::report(args.json, || &report, || report.table())
 }
 
-/// The report. Field names are those of the JSON; logs that were not requested are omitted.
+/// The logs asked for. Field names are those of the JSON; logs that were not requested are omitted.
 #[derive(Debug, Serialize)]
-struct Report {
+struct LogReport {
     target: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     smart: Option<SmartReport>,
@@ -74,11 +72,11 @@ struct Report {
     firmware: Option<FirmwareReport>,
 }
 
-impl Report {
-    fn of(controller: &Controller, args: &LogArgs) -> Result<Report> {
+impl LogReport {
+    fn of(controller: &Controller, args: &LogArgs) -> Result<LogReport> {
         let all = !(args.smart || args.errors || args.firmware);
         let nsid = smart_namespace(controller, &args.target)?;
-        Ok(Report {
+        Ok(LogReport {
             target: args.target.to_string(),
             smart: (all || args.smart).then(|| SmartReport::read(controller, nsid)).transpose()?,
             errors: (all || args.errors).then(|| ErrorReport::read(controller)).transpose()?,
@@ -105,13 +103,6 @@ impl Report {
     }
 }
 
-/// A line of a table: the specification's name, and the value.
-type Row = (String, String);
-
-fn row(name: impl Into<String>, value: impl ToString) -> Row {
-    (name.into(), value.to_string())
-}
-
 /// Returns the namespace for the health log: all, or the requested one if the controller keeps health by
 /// namespace (Identify Controller, LPA bit 0).
 fn smart_namespace(controller: &Controller, target: &Target) -> Result<Nsid> {
@@ -123,12 +114,6 @@ fn smart_namespace(controller: &Controller, target: &Target) -> Result<Nsid> {
             controller.info().device
         ))),
     }
-}
-
-/// Reads a log that consists of one structure.
-fn read_log<T: View>(controller: &Controller, lid: Lid, nsid: Nsid) -> Result<Box<T>> {
-    let page: Buffer = controller.log_page(lid, nsid, size_of::<T>() as u32)?;
-    Ok(Box::new(T::read_from_bytes(&page).expect("a page is as long as the structure")))
 }
 
 #[cfg(test)]

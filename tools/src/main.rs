@@ -149,13 +149,31 @@ fn sentence(error: &clap::Error) -> String {
     let lines = rendered.lines().map(str::trim).take_while(|line| !line.starts_with("Usage:"));
     let lines = lines.filter(|line| !line.is_empty() && !line.starts_with("For more information"));
     let text = lines.collect::<Vec<_>>().join(" ").replace(" tip: ", "; ");
-    format!("{}; see 'adit --help'", text.trim_start_matches("error: "))
+    format!("{}; see '{} --help'", text.trim_start_matches("error: "), named(words()))
+}
+
+/// Returns the words of the command line after the program's name.
+fn words() -> impl Iterator<Item = String> {
+    std::env::args_os().skip(1).map(|word| word.to_string_lossy().into_owned())
+}
+
+/// Returns the full name of the command that these words name, such as `adit kv put`.
+fn named(words: impl Iterator<Item = String>) -> String {
+    let mut command = Cli::command();
+    let mut name = command.get_name().to_owned();
+    for word in words {
+        if let Some(found) = command.find_subcommand(&word) {
+            command = found.clone();
+            name = format!("{name} {word}");
+        }
+    }
+    name
 }
 
 /// Returns the message for an option unknown to `adit bench`, if that is the error.
 fn unknown_of_bench(error: &clap::Error) -> Option<String> {
     let option = error.get(ContextKind::InvalidArg)?.to_string();
-    let mut words = std::env::args().skip(1);
+    let mut words = words();
     let is_bench = words.next().as_deref() == Some("bench");
     let has_own = matches!(words.next().as_deref(), Some("report" | "compare"));
     (is_bench && !has_own && option.starts_with('-')).then_some(option)

@@ -7,7 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 fn adit() -> Command {
-    Command::new(env!("CARGO_BIN_EXE_adit"))
+    let mut adit = Command::new(env!("CARGO_BIN_EXE_adit"));
+    // The help is as wide as that says.
+    adit.env_remove("COLUMNS");
+    adit
 }
 
 struct Ended {
@@ -283,6 +286,44 @@ fn bad_input_gets_one_sentence_and_its_code() {
             "adit {line}: {}",
             ended.err
         );
+    }
+}
+
+/// Returns the names of all commands, such as `kv put`, by what each command's help lists.
+fn commands(above: &str) -> Vec<String> {
+    let help = succeed(&format!("{above} --help"));
+    let listed = help.lines().skip_while(|line| *line != "Commands:").skip(1);
+    let names =
+        listed.take_while(|line| !line.is_empty()).filter_map(|line| line.split(' ').nth(2));
+    let names = names.filter(|name| !name.is_empty()).map(|name| format!("{above} {name}"));
+    names.flat_map(|name| [vec![name.trim().to_owned()], commands(name.trim())].concat()).collect()
+}
+
+#[test]
+fn a_wrong_option_is_refused_with_the_help_of_its_command() {
+    let commands = commands("");
+    assert!(commands.len() > 40, "{commands:?}");
+    for command in commands.iter().map(String::as_str).chain([""]) {
+        let ended = run(&format!("{command} --no-such-option"));
+        let pointer = format!("'{} --help'", format!("adit {command}").trim());
+        assert_eq!((ended.code, ended.err.lines().count()), (Some(2), 1), "{}", ended.err);
+        assert!(ended.err.contains(&pointer), "adit {command}: {}", ended.err);
+    }
+    let ended = run("kv put uring:kv.img");
+    assert!(ended.err.contains("see 'adit kv put --help'"), "{}", ended.err);
+}
+
+#[test]
+fn prose_in_the_help_fills_its_lines() {
+    for command in commands("").iter().map(String::as_str).chain([""]) {
+        let help = succeed(&format!("{command} --help"));
+        let lines: Vec<&str> = help.lines().collect();
+        let is_prose =
+            |line: &str| !line.is_empty() && !line.starts_with(' ') && !line.ends_with(':');
+        for two in lines.windows(2).filter(|two| two.iter().all(|line| is_prose(line))) {
+            let word = two[1].split(' ').next().unwrap_or_default();
+            assert!(two[0].len() + 1 + word.len() > 100, "adit {command}: {two:?}");
+        }
     }
 }
 

@@ -5,7 +5,7 @@ use adit_driver::spec::log::ErrorInfo;
 use adit_driver::spec::{Lid, Nsid, View};
 use serde::Serialize;
 
-use super::{Row, row};
+use super::page::{Row, row};
 use crate::failure::Result;
 
 const ENTRY_BYTES: u32 = size_of::<ErrorInfo>() as u32;
@@ -15,11 +15,11 @@ const ENTRY_BYTES: u32 = size_of::<ErrorInfo>() as u32;
 pub(super) struct ErrorReport {
     /// Entries the controller keeps (Identify Controller, ELPE).
     entries_max: u32,
-    entries: Vec<Entry>,
+    entries: Vec<LoggedError>,
 }
 
 #[derive(Debug, Serialize)]
-struct Entry {
+struct LoggedError {
     number: u64,
     /// The specification's name, with type and code.
     status: String,
@@ -54,7 +54,7 @@ impl ErrorReport {
 
     pub(super) fn of(entries_max: u32, page: &[u8]) -> ErrorReport {
         let entries = page.chunks_exact(ENTRY_BYTES as usize).filter_map(ErrorInfo::view);
-        let entries = entries.filter(|error| error.is_valid()).map(Entry::of).collect();
+        let entries = entries.filter(|error| error.is_valid()).map(LoggedError::of).collect();
         ErrorReport { entries_max, entries }
     }
 
@@ -69,10 +69,10 @@ impl ErrorReport {
     }
 }
 
-impl Entry {
-    fn of(error: &ErrorInfo) -> Entry {
+impl LoggedError {
+    fn of(error: &ErrorInfo) -> LoggedError {
         let status = error.status();
-        Entry {
+        LoggedError {
             number: error.error_count.get(),
             status: status.to_string(),
             status_code_type: status.sct(),

@@ -5,7 +5,7 @@ use adit_driver::spec::log::FirmwareSlotLog;
 use adit_driver::spec::{Lid, Nsid};
 use serde::Serialize;
 
-use super::{Row, read_log, row};
+use super::page::{Row, read_log, row};
 use crate::failure::Result;
 
 /// The possible slots.

@@ -1,10 +1,11 @@
 //! Tests reports of logs with contents, which a fresh software controller does not have.
 
 use adit_driver::bus::soft::{Drive, SoftBus};
-use adit_driver::spec::Lba;
 use adit_driver::spec::log::{FirmwareSlotLog, SmartHealth};
-use adit_driver::{Controller, ControllerOptions, QueuePair, QueuePairOptions};
+use adit_driver::spec::{Lba, Lid, View};
+use adit_driver::{Buffer, QueuePair, QueuePairOptions};
 
+use super::page::Row;
 use super::*;
 
 fn controller() -> Controller {

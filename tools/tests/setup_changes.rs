@@ -170,7 +170,7 @@ fn what_sets_hugepages_is_a_script_of_plain_lines() {
     let out = machine.succeed("hugepages --bytes 63M --node 1 --persist");
     let file = "/sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages";
     let lines: Vec<&str> = out.lines().collect();
-    assert_eq!(lines[0], "# Sets 32 pages of 2.0MiB of node 1; now: 0, 0 free.");
+    assert_eq!(lines[0], "# Sets 32 pages of 2.0MiB on node 1; now: 0, 0 free.");
     assert!(lines[1].contains("'hugepagesz=2M hugepages=32'"), "{out}");
     assert_eq!(
         lines[2..],

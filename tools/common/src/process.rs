@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often a program is looked at.
+/// Interval between looks at a program.
 const LOOK: Duration = Duration::from_millis(5);
 
 /// A program that was run.
@@ -21,8 +21,8 @@ pub struct Ran {
 }
 
 /// Runs a program without input. Kills it after `limit`, or once `goes_on` returns false, and then waits for its end for
-/// `grace`: one that is stuck in the kernel does not die. As long is waited for output after the end, because a process
-/// left behind may hold the pipes open.
+/// `grace`, because a program that is stuck in the kernel does not die. The wait for output after the end is as long,
+/// because a process left behind may hold the pipes open.
 ///
 /// # Errors
 /// When the program cannot be started or waited for.

@@ -125,7 +125,7 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
 /// Runs `adit kv remove-device`.
 ///
 /// # Errors
-/// What has no room on the other devices; an error of a device, the store or the command line.
+/// Objects without room on the other devices; an error of a device, the store or the command line.
 pub(crate) fn remove(args: &RemoveArgs) -> Result<()> {
     let targets = &args.store.targets;
     store::check_there(targets, NO_STORE)?;

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use crate::human;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// How long a command goes on before it is worth a line.
+/// Time after which a command shows a line.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// Interval between updates.
 const INTERVAL: Duration = Duration::from_millis(500);

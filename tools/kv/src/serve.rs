@@ -145,7 +145,7 @@ fn serve(args: &ServeArgs, options: &OpenOptions) -> Result<()> {
         let told = output.lock().map(|mut output| output.write(&told(args, event)));
         if let (Ok(Err(why)), Ok(mut written)) = (told, written.lock()) {
             *written = Err(why);
-            // Without a reader of its output it ends.
+            // The server ends without a reader of its output.
             interrupt.request();
         }
     };

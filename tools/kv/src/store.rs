@@ -48,7 +48,7 @@ pub(crate) fn check_there(targets: &[Target], fix: &str) -> Result<()> {
     }
 }
 
-/// What to do if there is no store.
+/// The advice if there is no store.
 pub(crate) const NO_STORE: &str =
     "check the target's name, or create a store with 'adit kv format'";
 

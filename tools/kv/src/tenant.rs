@@ -52,7 +52,7 @@ pub(crate) struct TenantArgs {
     json: bool,
 }
 
-/// What a tenant has on the media.
+/// A tenant's use of the media.
 #[derive(Clone, Copy, Debug, Default)]
 struct Usage {
     quota: Option<Quota>,

@@ -24,7 +24,7 @@ use crate::process;
 /// Time limit of one change.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How long to wait for a program's output after its end, and for the end of one that was killed.
+/// Longest wait for a program's output after its end, and for the end of a killed program.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
 /// Where programs are searched, regardless of the user's PATH. The system's directories come first, because

@@ -1,6 +1,6 @@
 //! A shell script for the user: `adit setup` prints it and changes nothing.
 //!
-//! The text runs as it is (`… | sudo sh`): files first, then commands; what undoes them are comments.
+//! The text runs as it is (`… | sudo sh`): files first, then commands. The commands that undo it are comments.
 
 use std::fmt::Write;
 
@@ -12,7 +12,7 @@ use crate::output;
 /// Ends the content of a file in the text.
 const END: &str = "END_OF_FILE";
 
-/// What to put where, what to run, and what undoes it.
+/// The parts of a script, and the commands that undo it.
 #[derive(Debug, Serialize)]
 pub(crate) struct Script {
     /// Sentences: the effect first.

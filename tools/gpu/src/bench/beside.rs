@@ -1,4 +1,4 @@
-//! What a compute kernel loses beside the persistent I/O kernel while its rings are busy.
+//! Measures what a compute kernel loses beside the persistent I/O kernel while its rings are busy.
 //!
 //! Alone, the compute kernel has all multiprocessors. Beside, it has the complement of the I/O partition, which also
 //! runs the controller in device code; the cost is that partition. Without a partition, the kernels share all

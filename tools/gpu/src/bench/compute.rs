@@ -33,7 +33,7 @@ struct ComputeArguments {
 
 const _: () = assert!(size_of::<ComputeArguments>() == 40);
 
-/// How long a kernel took.
+/// The duration of a kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Took {
     /// By events around it.
@@ -52,7 +52,7 @@ pub(crate) struct Compute {
     patience: Duration,
 }
 
-/// What a kernel accesses.
+/// The memory that a kernel accesses.
 #[derive(Debug)]
 struct Reached {
     program: Arc<Program>,

@@ -45,7 +45,7 @@ fn capability((major, minor): (u32, u32)) -> Row {
     Row::bad("compute capability", Verdict::Missing, value, why, "use an A100 or a later GPU")
 }
 
-/// The hardware queues that streams share: two streams of one queue wait for each other's kernels.
+/// Describes the hardware queues that streams share: two streams of one queue wait for each other's kernels.
 fn stream_queues(info: &GpuInfo) -> Row {
     let name = "stream queues";
     let count = info.attributes.connections;
@@ -73,7 +73,7 @@ fn partitions(gpu: &Arc<Gpu>) -> Row {
     }
 }
 
-/// NVRTC, and whether it compiles the device code for this GPU.
+/// Describes NVRTC, and whether it compiles the device code for this GPU.
 fn compiler(gpu: &Arc<Gpu>) -> Row {
     let made = compiler_version().and_then(|version| Program::load(gpu).map(|_| version));
     Row::of("NVRTC", &made, |(major, minor)| {
@@ -132,7 +132,7 @@ fn host_register(info: &GpuInfo) -> Row {
     has(there, "host registration", why, "use a GPU and a driver that do; rings need it")
 }
 
-/// Whether the GPU sees a device's data before the completion that announces it.
+/// Describes whether the GPU sees a device's data before the completion that announces it.
 fn ordering(info: &GpuInfo) -> Row {
     let value = info.attributes.rdma_writes_ordering;
     if info.attributes.orders_writes() {
@@ -148,7 +148,7 @@ fn yes(is_so: bool) -> &'static str {
     if is_so { "yes" } else { "no" }
 }
 
-/// Whether PCIe devices can access the GPU's memory, including memory allocated in granules.
+/// Describes whether PCIe devices can access the GPU's memory, including memory allocated in granules.
 fn peer_access(info: &GpuInfo) -> Row {
     let (name, attributes) = ("PCIe access", &info.attributes);
     let (all, granules) = (attributes.gpu_direct_rdma, attributes.vmm_rdma);
@@ -161,7 +161,7 @@ fn peer_access(info: &GpuInfo) -> Row {
     Row::warning(name, value, why, fix)
 }
 
-/// How to make devices' writes visible to the GPU, if they are not by themselves.
+/// Describes how devices' writes become visible to the GPU, if they are not by themselves.
 fn flushing(info: &GpuInfo) -> Row {
     let (name, attributes) = ("flushing", &info.attributes);
     let how = ["none", "call", "stream", "call and stream"][attributes.flush_writes as usize & 3];
@@ -174,17 +174,17 @@ fn flushing(info: &GpuInfo) -> Row {
     Row::warning(name, value, why, fix)
 }
 
-/// Whether a controller is a PCIe function behind an IOMMU; others need none.
+/// Returns whether a controller is a PCIe function behind an IOMMU; others need none.
 pub(super) fn is_vfio(controller: &Controller) -> bool {
     controller.info().device.starts_with("vfio:")
 }
 
-/// By the kernel's source: Linux 6.19 has the first iommufd that takes dma-bufs (drivers/vfio/pci/vfio_pci_dmabuf.c).
+/// Linux 6.19 has the first iommufd that takes dma-bufs (the kernel's drivers/vfio/pci/vfio_pci_dmabuf.c).
 const DMA_BUFS: &str = "no stock kernel imports CUDA's dma-bufs: before 6.19 iommufd imports none, and from then on those of vfio-pci alone (EOPNOTSUPP)";
 const ANOTHER_WAY: &str =
     "take the mapped dma-buf (CUDA driver 13.3) or gdrdrv, over a VFIO container";
 
-/// Whether this process may use iommufd.
+/// Describes whether this process may use iommufd.
 pub(super) fn iommufd(path: &Path, is_built_in: bool) -> Row {
     if !is_built_in {
         let why = format!("built without --features iommufd, and {DMA_BUFS}");
@@ -204,7 +204,7 @@ pub(super) fn iommufd(path: &Path, is_built_in: bool) -> Row {
     Row::bad("iommufd", Verdict::Missing, "no", format!("{}: {error}", path.display()), fix)
 }
 
-/// How a device's doorbells would be rung.
+/// Describes how a device's doorbells would be rung.
 pub(super) fn doorbells(gpu: &Arc<Gpu>, device: &Device) -> (Row, Option<&'static str>) {
     const NAME: &str = "doorbells";
     let chosen = Program::load(gpu).and_then(|program| {

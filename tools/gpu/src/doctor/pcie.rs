@@ -46,7 +46,7 @@ fn pair(ours: Option<Site>, theirs: Option<Site>) -> Vec<Row> {
     rows
 }
 
-/// How much of the GPU's memory devices can access at a time.
+/// Describes how much of the GPU's memory devices can access at a time.
 fn window(root: &Path, address: &str, memory_bytes: u64) -> Row {
     let value = |shown| format!("{} of {}", facts::bytes(shown), facts::bytes(memory_bytes));
     match bar1_bytes(root, address) {

@@ -27,7 +27,7 @@ pub struct Row {
     pub value: String,
     /// Reason for the state, unless good.
     pub reason: Option<String>,
-    /// How to improve it, if possible.
+    /// The remedy, if there is one.
     pub fix: Option<String>,
 }
 
@@ -94,7 +94,7 @@ impl Report {
         }
     }
 
-    /// Whether CPU threads could stage transfers, which needs pinned memory registered with CUDA.
+    /// Returns whether CPU threads could stage transfers, which needs pinned memory registered with CUDA.
     fn can_stage(&self) -> bool {
         let registers = |name| self.row(name).is_none_or(|row| row.verdict != Verdict::Missing);
         ["GPU", "host registration", MemoryPath::PinnedHost.name()].into_iter().all(registers)

@@ -82,12 +82,12 @@ impl Site {
         }
     }
 
-    /// Whether the link is slower or narrower than possible.
+    /// Returns whether the link is slower or narrower than possible.
     pub(crate) fn is_link_degraded(&self) -> bool {
         self.link.is_some() && self.link_max.is_some() && self.link != self.link_max
     }
 
-    /// Whether an IOMMU translates its accesses.
+    /// Returns whether an IOMMU translates its accesses.
     pub(crate) fn is_translated(&self) -> bool {
         self.iommu_group.is_some() && self.iommu_type.as_deref() != Some("identity")
     }

@@ -10,7 +10,7 @@ use crate::interrupt::Interrupt;
 
 /// Lines kept of what a step printed on standard error.
 const SAID_LINES: usize = 20;
-/// How long a process that was killed may take to go. One that waits for the GPU's driver may stay for ever.
+/// Longest wait for the end of a killed process. One that waits for the GPU's driver may stay forever.
 const GOES_WITHIN: Duration = Duration::from_secs(5);
 
 /// How a process ended.

@@ -170,8 +170,10 @@ impl Lab<'_> {
         Ok(entry)
     }
 
+    /// Prints where the report is.
+    ///
     /// # Errors
-    /// What failed, or is not as expected.
+    /// The faults of the lab.
     fn tell(&self, report: &Report) -> Result<()> {
         Output::Standard.write(&format!("report: {}\n", self.args.out.display()))?;
         let faults = report.faults();

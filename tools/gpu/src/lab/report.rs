@@ -22,7 +22,7 @@ const FACTS: [(&str, &str); 4] = [
     ("load", "/proc/loadavg"),
 ];
 
-/// What became of a step.
+/// The state of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StepState {
     /// Not begun, because there was no time left, or the lab was cut off.
@@ -105,7 +105,7 @@ impl StepReport {
         }
     }
 
-    /// Whether an option of the lab was refused.
+    /// Returns whether an option of the lab was refused.
     pub(super) fn is_usage(&self) -> bool {
         self.exit_code == Some(2)
     }
@@ -123,7 +123,7 @@ impl StepReport {
         format!("{}\n{}", line.trim_end(), self.expected.iter().map(figure).collect::<String>())
     }
 
-    /// Says what is wrong: that it failed, and each figure that is not as expected.
+    /// Returns the step's faults: its failure, and each figure that is not as expected.
     fn faults(&self) -> Vec<String> {
         let why = self.said.lines().last().unwrap_or("it says nothing");
         let mut faults = match self.state {

@@ -35,21 +35,21 @@ const TENSORS: &str = "kv bench --workload dual-blade --model opt-1.3b --prompt 
 /// Where the sanitizer lies if it is not in `PATH`.
 const SANITIZER: &str = "/usr/local/cuda/bin/compute-sanitizer";
 
-/// A command, and what it is for.
+/// A command, and its purpose.
 pub(super) struct Step {
     pub(super) name: &'static str,
     pub(super) tells: &'static str,
     pub(super) limit: Duration,
     /// At least one.
     pub(super) expected: Vec<Expected>,
-    /// Where the values expected next come from.
+    /// The source of the values that are added next.
     source: &'static str,
     program: PathBuf,
     lines: Vec<Vec<String>>,
     how: How,
 }
 
-/// How a step runs its lines, and what its report is.
+/// The ways a step runs its lines and makes its report.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     /// One line, which prints the report.
@@ -65,7 +65,7 @@ enum How {
 pub(super) struct Expected {
     pub(super) what: &'static str,
     pub(super) goal: Goal,
-    /// Where the value comes from.
+    /// The source of the value.
     pub(super) source: &'static str,
     /// `None` if the report has no such figure, as for times of the emulated GPU.
     pub(super) figure: Figure,
@@ -111,7 +111,7 @@ impl Goal {
 }
 use Goal::{AtLeast, AtMost};
 
-/// What the first step says of the machine.
+/// The machine, as the first step describes it.
 pub(super) struct Machine {
     pub(super) has_gpu: bool,
     pub(super) is_emulated: bool,
@@ -138,7 +138,7 @@ impl Machine {
     }
 }
 
-/// What the steps depend on.
+/// The conditions of all steps.
 pub(super) struct Plan {
     pub(super) gpu: u32,
     /// A drive to look at, or empty.
@@ -438,7 +438,7 @@ impl Step {
         self
     }
 
-    /// Sets where the values expected from here on come from.
+    /// Sets the source of the values that are added next.
     fn by(mut self, source: &'static str) -> Step {
         self.source = source;
         self

@@ -14,11 +14,11 @@ use crate::failure::{Failure, Result};
 #[derive(Debug)]
 pub(super) enum Checking {
     Gpu(Verifying),
-    /// With the reason why not the GPU.
+    /// The reason why the GPU did not.
     Cpu(String),
 }
 
-/// What the checks found.
+/// The result of the checks.
 #[derive(Debug)]
 pub(super) struct Checked {
     /// Why the CPU compared the checksums, if it did.

@@ -21,7 +21,7 @@ const ITEM_BITS: u32 = 32;
 /// The check of an answer, or a description of what is wrong.
 type Judged = std::result::Result<(), String>;
 
-/// What is done to an object.
+/// An operation on an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OperationKind {
     /// Read.

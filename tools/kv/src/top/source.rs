@@ -11,7 +11,7 @@ use ureq::Agent;
 use crate::failure::{Failure, Result};
 use crate::metrics::{METRICS_BYTES_MAX, Metrics};
 
-/// How long a server may take for its metrics.
+/// Time limit for a server's answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, PartialEq, Eq)]

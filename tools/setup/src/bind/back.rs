@@ -59,7 +59,7 @@ impl Returned {
     }
 }
 
-/// What happens to the record once the device is back.
+/// The fate of the record once the device is back.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Afterwards<'a> {
     /// The record and the grant are removed.

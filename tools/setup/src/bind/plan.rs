@@ -26,7 +26,7 @@ pub(super) struct Terms<'a> {
     pub(super) with_group: bool,
 }
 
-/// What to do with one device.
+/// The task for one device.
 #[derive(Debug)]
 pub(super) enum Task<'a> {
     /// Bind it.

@@ -27,7 +27,7 @@ const GROUP_FILE: Duration = Duration::from_secs(10);
 /// Time limit for short-lived users of a drive, such as udev after each write to it.
 const PASSERS_BY: Duration = Duration::from_secs(5);
 
-/// What the run has done that may have to be undone or reported.
+/// The work of a run that may have to be undone or reported.
 #[derive(Default)]
 struct Progress {
     /// Devices being bound or already bound.

@@ -2,7 +2,7 @@
 
 use serde::{Serialize, Serializer};
 
-/// Whether one link holds.
+/// The state of one link.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum LinkState {
     /// It holds; a short description of what was found.

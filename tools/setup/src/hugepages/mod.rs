@@ -41,7 +41,7 @@ pub(crate) fn run(root: &Root, args: &HugepagesArgs, json: bool) -> Result<()> {
 fn script(target: Pool, pages: u64, now: Pages, persist: bool) -> Script {
     let file = target.file();
     let file = file.display();
-    let wanted = format!("{} of {}", target.count(pages), target.place());
+    let wanted = format!("{} on {}", target.count(pages), target.place());
     let size = if target.page_bytes < 1 << 30 { "2M" } else { "1G" };
     let mut script = Script {
         notes: vec![

@@ -64,7 +64,7 @@ pub(super) fn measure(gpu: &Arc<Gpu>) -> failure::Result<Value> {
 struct Sums {
     verifier: Arc<Verifier>,
     memory: DeviceMemory,
-    /// Of each piece.
+    /// The checksum of each piece.
     sum: u32,
 }
 

@@ -20,7 +20,7 @@ use crate::bench::compute::{Compute, Took};
 use crate::failure::{Failure, Result};
 use crate::selftest::hosted;
 
-/// As many as engines have, and fewer than there are hardware queues for.
+/// Streams of the other library: as many as engines have, and fewer than the GPU's hardware queues.
 const STREAMS: u64 = 12;
 const STREAMS_EMULATED: u64 = 3;
 /// Time of a kernel alone, in us.
@@ -42,7 +42,7 @@ const CALLS: [(&str, Call); 3] = [
     }),
 ];
 
-/// What the other library has.
+/// The other library's objects.
 #[derive(Clone)]
 struct Foreign {
     context: Arc<CudaContext>,
@@ -117,7 +117,7 @@ fn called(call: Call, foreign: &Foreign) -> (Option<Duration>, Option<String>) {
     let begun = Instant::now();
     thread::spawn(move || {
         let error = call(&foreign).err().map(|error| error.to_string());
-        // What comes late is not awaited.
+        // After the limit there is no receiver.
         let _ = sender.send((begun.elapsed(), error));
     });
     match receiver.recv_timeout(RETURNS_WITHIN) {

@@ -17,7 +17,7 @@ const LARGEST_BYTES_EMULATED: u64 = 4 << 20;
 const SIZES: usize = 4;
 /// Each size is a sixteenth of the next.
 const STEP: u64 = 16;
-/// How much each measurement moves, in copies of the largest size.
+/// Bytes of each measurement, in copies of the largest size.
 const ROUNDS: u64 = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -66,10 +66,9 @@ impl Device {
         root.link_name(self.attribute("driver"))
     }
 
-    /// Returns its driver override, if set; the kernel prints `(null)` if not.
+    /// Returns its driver override, if set.
     pub(crate) fn driver_override(self, root: &Root) -> Option<String> {
-        let text = root.text(self.attribute("driver_override"))?;
-        Some(text).filter(|name| !name.is_empty() && name != "(null)")
+        root.text(self.attribute("driver_override")).filter(|name| is_override(name))
     }
 
     /// Returns the number of its IOMMU group.
@@ -129,6 +128,11 @@ impl Device {
     pub(crate) fn bind_to(self, driver: &str) -> Change {
         Change::Write { path: driver_directory(driver).join("bind"), value: self.0.to_string() }
     }
+}
+
+/// Returns whether a driver override is set; the kernel prints `(null)` if not.
+pub(crate) fn is_override(name: &str) -> bool {
+    !name.is_empty() && name != "(null)"
 }
 
 /// Returns the directory of a loaded driver.

@@ -106,8 +106,7 @@ fn group(patient: &Patient) -> LinkState {
             ),
         );
     };
-    let live: Vec<&Member> =
-        group.members.iter().filter(|member| &member.bdf != bdf && !member.viable).collect();
+    let live = group.in_the_way(bdf);
     if live.is_empty() {
         let others = group.members.len().saturating_sub(1);
         return LinkState::Holds(match others {
@@ -115,10 +114,7 @@ fn group(patient: &Patient) -> LinkState {
             _ => format!("{}, with {others} more that nothing drives", group.number),
         });
     }
-    let names: Vec<String> = live
-        .iter()
-        .map(|member| format!("{} ({})", member.bdf, member.driver.as_deref().unwrap_or_default()))
-        .collect();
+    let names: Vec<String> = live.iter().map(ToString::to_string).collect();
     LinkState::broken(
         format!(
             "it shares group {} with {}, and the IOMMU cannot keep them apart",

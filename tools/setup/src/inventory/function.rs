@@ -1,5 +1,6 @@
 //! NVMe PCI functions, as described by sysfs.
 
+use std::fmt::{self, Display};
 use std::path::{Path, PathBuf};
 
 use adit_driver::bus::pci::{CLASS_NVME, PciAddress, PciFunction, VirtualFunction, is_vfio};
@@ -10,7 +11,7 @@ use super::namespace::{self, Namespace};
 use super::obstacle::Obstacle;
 use super::process::Process;
 use super::usage::Usage;
-use crate::device::DEVICES;
+use crate::device::{DEVICES, Device, is_override};
 use crate::record::{self, DeviceRecord};
 use crate::root::Root;
 
@@ -95,6 +96,19 @@ pub(crate) struct Link {
     pub(crate) degraded: bool,
 }
 
+impl Group {
+    /// Returns the members other than `bdf` whose drivers make the group unusable.
+    pub(crate) fn in_the_way(&self, bdf: &str) -> Vec<&Member> {
+        self.members.iter().filter(|member| member.bdf != bdf && !member.viable).collect()
+    }
+}
+
+impl Display for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ({})", self.bdf, self.driver.as_deref().unwrap_or_default())
+    }
+}
+
 impl Function {
     /// Returns whether the kernel's NVMe driver operates it.
     pub(crate) fn is_live(&self) -> bool {
@@ -150,7 +164,7 @@ fn read(root: &Root, pci: &PciFunction, usage: &Usage) -> Function {
     let group = group(root, pci);
     Function {
         bdf: pci.address().to_string(),
-        ids: ids(root, &directory),
+        ids: Device::at(pci.address()).ids(root).unwrap_or_default(),
         model: told("model").or(identity.model),
         serial: told("serial").or(identity.serial),
         firmware: told("firmware_rev").or(identity.firmware),
@@ -200,19 +214,6 @@ fn virtual_function<S: Serializer>(
         number: *number,
     });
     fields.serialize(serializer)
-}
-
-fn ids(root: &Root, directory: &Path) -> String {
-    let id = |name: &str| {
-        let text = root.text(directory.join(name)).unwrap_or_default();
-        text.trim_start_matches("0x").to_owned()
-    };
-    format!("{}:{}", id("vendor"), id("device"))
-}
-
-/// Returns whether an override is set; the kernel prints `(null)` if not.
-fn is_override(name: &str) -> bool {
-    !name.is_empty() && name != "(null)"
 }
 
 fn size(namespaces: &[Namespace]) -> Option<u64> {

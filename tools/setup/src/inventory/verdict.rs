@@ -261,12 +261,8 @@ fn vmd(function: &Function) -> Option<Obstacle> {
 
 fn group(function: &Function) -> Option<Obstacle> {
     let group = function.iommu_group.as_ref()?;
-    let live: Vec<String> = group
-        .members
-        .iter()
-        .filter(|member| member.bdf != function.bdf && !member.viable)
-        .map(|member| format!("{} ({})", member.bdf, member.driver.as_deref().unwrap_or_default()))
-        .collect();
+    let live = group.in_the_way(&function.bdf).into_iter().map(ToString::to_string);
+    let live: Vec<String> = live.collect();
     (!live.is_empty()).then(|| {
         Obstacle::new(
             ObstacleKind::Group,

@@ -12,16 +12,19 @@ use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, Mapping};
 use crate::queue_pair::core::{Core, Violation};
-use crate::queue_pair::ring::Shadow;
+use crate::queue_pair::ring::{Bell, CompletionRing, Shadow, SubmissionRing};
 use crate::queue_pair::{Command, CommandError, Completion, RejectReason};
 use crate::spec::feature::AsyncEvent;
 use crate::spec::register::CSTS;
 use crate::spec::{Cid, Iova, Qid, Sqe};
+use crate::transfer::PAGE_BYTES;
 
 /// Interval between two looks at the completion queue; commands slower than [`SOON`] get the longer one.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 const SOON: Duration = Duration::from_millis(20);
 const LOOK_LATER: Duration = Duration::from_millis(1);
+/// Offset of the completion ring from the submission ring.
+pub(super) const ADMIN_CQ_OFFSET: u64 = PAGE_BYTES;
 /// Looks at the completion queue for each look at the registers.
 const LOOKS_AT_QUEUE: u32 = 50;
 /// Most events kept for `take_event`; later ones are dropped and can be read from their log pages.
@@ -85,6 +88,22 @@ impl Waiting for Alone<'_> {
     }
 }
 
+/// Returns the admin queue's rings at the start of `host`.
+pub(super) fn admin_rings(
+    host: &Mapping,
+    entries: u32,
+    bells: (Bell, Bell),
+) -> (SubmissionRing, CompletionRing) {
+    let sq_bytes = ADMIN_CQ_OFFSET as usize;
+    assert!(
+        entries as usize * size_of::<Sqe>() <= sq_bytes,
+        "the admin submission ring has its place"
+    );
+    let sq = SubmissionRing::new(host.atomics().slice(0, sq_bytes), entries, bells.0);
+    let cq_memory = host.atomics().slice(sq_bytes, PAGE_BYTES as usize);
+    (sq, CompletionRing::new(cq_memory, entries, bells.1))
+}
+
 /// The admin queue and its commands in flight.
 pub(crate) struct Admin {
     core: Core<Owned>,
@@ -131,7 +150,7 @@ impl Admin {
     /// Returns the device's addresses of the submission and the completion ring.
     pub(crate) fn rings(&self) -> (Iova, Iova) {
         let sq = self.host.iova();
-        (sq, sq.checked_add(super::queues::ADMIN_CQ_OFFSET).expect("inside the mapping"))
+        (sq, sq.checked_add(ADMIN_CQ_OFFSET).expect("inside the mapping"))
     }
 
     /// Takes the first protocol violation since the last call.

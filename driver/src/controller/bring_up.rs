@@ -7,21 +7,19 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::admin::{Admin, AdminCommand, Alone, Owned};
+use super::admin::{ADMIN_CQ_OFFSET, Admin, AdminCommand, Alone, Owned, admin_rings};
 use super::claim::Claim;
 use super::cmb::{self, Cmb};
 use super::doorbells::Doorbells;
+use super::info::{ControllerInfo, ControllerOptions};
 use super::ladder::disable;
-use super::queues::{ADMIN_CQ_OFFSET, QueueIds, admin_rings};
 use super::registers::{describe, gone, read, wait_for, write};
-use super::shared::{Parts, Shared};
-use super::{ControllerInfo, ControllerOptions};
+use super::shared::{Parts, QueueIds, Shared};
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, DomainId, Mapping};
 use crate::queue_pair::PagePool;
 use crate::queue_pair::core::{Core, Parts as CoreParts};
-use crate::runtime::lock;
 use crate::spec::feature::{AsyncEventConfig, FeatureValue, Fid, NumberOfQueues, Timestamp};
 use crate::spec::identify::{self, IdentifyController, Oaes};
 use crate::spec::log::CriticalWarning;
@@ -109,77 +107,8 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
     Ok(Shared::new(Parts { admin, ids, info, options, doorbells, cmb, vectors, bus, claim }))
 }
 
-/// Resets the function if the device does not answer, whatever its link went through. One that lost its
-/// address to a link reset may read as anything.
-///
-/// # Errors
-/// The bus's error of the reset; [`Error::Device`] if the device is gone.
-pub(super) fn reach(shared: &Shared) -> Result<()> {
-    let bus = &**shared.bus();
-    if read(bus, CSTS).is_all_ones() || read(bus, CAP) != shared.info.cap {
-        bus.reset()?;
-    }
-    if read(bus, CSTS).is_all_ones() { Err(gone(bus)) } else { Ok(()) }
-}
-
-/// Makes an out-of-service controller ready again with the properties its handles rely on.
-///
-/// # Errors
-/// As [`bring_up`]; [`Error::Device`] if another device answers, or this one with other properties.
-pub(super) fn bring_up_again(shared: &Shared, admin: &mut Admin) -> Result<()> {
-    let (bus, info) = (shared.bus(), &shared.info);
-    if capabilities(&**bus)? != info.cap {
-        return Err(other_device(&**bus, "its capabilities (CAP) differ"));
-    }
-    make_disabled(&**bus, info.ready_timeout)?;
-    cmb::switch_off(&**bus, info.cap);
-    if let Some(cmb) = &shared.cmb {
-        lock(cmb).place_again(&**bus)?;
-    }
-    let shadow_pages = shared.doorbells.clear_shadows();
-    admin.restart();
-    let enabled = enable(bus, admin, info.cap, info.ready_timeout)?;
-    let mut calls = Calls { bus, admin, timeout: shared.options.admin_timeout };
-    let ready = calls.configure(info.io_queues)?;
-    check_same(&**bus, info, &ready)?;
-    if let Some(pages) = shadow_pages {
-        calls.configure_shadows(pages)?;
-    }
-    enabled.disarm();
-    Ok(())
-}
-
-/// Checks that a controller still has the properties it was opened with.
-fn check_same(bus: &dyn Bus, info: &ControllerInfo, ready: &Ready) -> Result<()> {
-    let (was, is) = (&info.identify, &ready.identify);
-    let sgl = sgl_support(is);
-    let same = [
-        ("its serial number differs", was.sn == is.sn && was.mn == is.mn),
-        ("it grants fewer I/O queues", ready.queues >= info.io_queues),
-        (
-            "it takes shorter transfers (MDTS)",
-            max_transfer_bytes(info.cap, is) >= info.max_transfer_bytes,
-        ),
-        ("its SGL support differs", info.sgl == SglSupport::None || info.sgl == sgl),
-        ("its volatile write cache is on", info.volatile_write_cache || !ready.write_cache),
-        (
-            "it takes no shadow doorbells",
-            !info.shadow_doorbells || is.oacs().doorbell_buffer_config(),
-        ),
-    ];
-    match same.iter().find(|(_, holds)| !holds) {
-        Some((what, _)) => Err(other_device(bus, what)),
-        None => Ok(()),
-    }
-}
-
-fn other_device(bus: &dyn Bus, what: &str) -> Error {
-    let what = format!("it came back changed: {what}");
-    Error::device(bus.device(), what, "close it and open it again")
-}
-
 /// Reads CAP and checks that this driver supports the device.
-fn capabilities(bus: &dyn Bus) -> Result<Cap> {
+pub(super) fn capabilities(bus: &dyn Bus) -> Result<Cap> {
     if read(bus, CSTS).is_all_ones() {
         return Err(gone(bus));
     }
@@ -218,7 +147,7 @@ fn ready_timeout(bus: &dyn Bus, cap: Cap) -> Duration {
 }
 
 /// Brings the controller to CC.EN = 0 from any state.
-fn make_disabled(bus: &dyn Bus, timeout: Duration) -> Result<()> {
+pub(super) fn make_disabled(bus: &dyn Bus, timeout: Duration) -> Result<()> {
     let (config, status) = (read(bus, CC), read(bus, CSTS));
     if config.en() && !status.rdy() && !status.cfs() {
         // EN must not be cleared while the controller is still becoming ready.
@@ -235,13 +164,13 @@ fn make_disabled(bus: &dyn Bus, timeout: Duration) -> Result<()> {
 
 /// Disables the controller again unless bring-up completes: the admin rings must not be unmapped under an
 /// enabled controller.
-struct Enabled {
+pub(super) struct Enabled {
     bus: Option<Arc<dyn Bus>>,
     timeout: Duration,
 }
 
 impl Enabled {
-    fn disarm(mut self) {
+    pub(super) fn disarm(mut self) {
         self.bus = None;
     }
 }
@@ -285,7 +214,12 @@ fn admin_queue(bus: &Arc<dyn Bus>, cap: Cap) -> Result<Admin> {
 }
 
 /// Hands the admin queue to the controller and enables it.
-fn enable(bus: &Arc<dyn Bus>, admin: &Admin, cap: Cap, timeout: Duration) -> Result<Enabled> {
+pub(super) fn enable(
+    bus: &Arc<dyn Bus>,
+    admin: &Admin,
+    cap: Cap,
+    timeout: Duration,
+) -> Result<Enabled> {
     let entries = QueueEntries::new(ADMIN_ENTRIES).expect("2 to 65536");
     let (asq, acq) = admin.rings();
     write(&**bus, AQA, Aqa::new(entries, entries).expect("at most 4096 entries"));
@@ -344,13 +278,13 @@ fn check_identity(bus: &dyn Bus, identify: &IdentifyController) -> Result<()> {
 }
 
 /// Returns MDTS in bytes, capped by the range of NLB.
-fn max_transfer_bytes(cap: Cap, identify: &IdentifyController) -> u64 {
+pub(super) fn max_transfer_bytes(cap: Cap, identify: &IdentifyController) -> u64 {
     const UNLIMITED: u64 = 65536 * 4096;
     let bytes = identify.max_transfer_bytes(cap.page_size_min());
     bytes.map_or(UNLIMITED, |bytes| bytes.min(UNLIMITED))
 }
 
-fn sgl_support(identify: &IdentifyController) -> SglSupport {
+pub(super) fn sgl_support(identify: &IdentifyController) -> SglSupport {
     match identify.sgls().support() {
         identify::SglSupport::ByteAligned => SglSupport::Byte,
         identify::SglSupport::DwordAligned => SglSupport::Dword,
@@ -379,22 +313,22 @@ fn set_feature(fid: Fid, cdw11: u32) -> Sqe {
 }
 
 /// Properties of a controller that became ready.
-struct Ready {
-    identify: Box<IdentifyController>,
-    queues: u16,
-    write_cache: bool,
+pub(super) struct Ready {
+    pub(super) identify: Box<IdentifyController>,
+    pub(super) queues: u16,
+    pub(super) write_cache: bool,
 }
 
 /// Runs admin commands while the queue has no other user.
-struct Calls<'a> {
-    bus: &'a Arc<dyn Bus>,
-    admin: &'a mut Admin,
-    timeout: Duration,
+pub(super) struct Calls<'a> {
+    pub(super) bus: &'a Arc<dyn Bus>,
+    pub(super) admin: &'a mut Admin,
+    pub(super) timeout: Duration,
 }
 
 impl Calls<'_> {
     /// Queries and configures a ready controller, except for shadow doorbells.
-    fn configure(&mut self, io_queues: u16) -> Result<Ready> {
+    pub(super) fn configure(&mut self, io_queues: u16) -> Result<Ready> {
         let identify = self.identify_controller()?;
         check_identity(&**self.bus, &identify)?;
         let queues = self.negotiate_queues(io_queues)?;
@@ -505,7 +439,7 @@ impl Calls<'_> {
         Ok(())
     }
 
-    fn configure_shadows(&mut self, (pages, events): (Iova, Iova)) -> Result<()> {
+    pub(super) fn configure_shadows(&mut self, (pages, events): (Iova, Iova)) -> Result<()> {
         let sqe = Sqe::doorbell_buffer_config(pages, events);
         self.call("Doorbell Buffer Config", sqe, None).map(drop)
     }

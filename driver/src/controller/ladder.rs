@@ -10,8 +10,9 @@
 //! The earlier steps, the Abort command and the re-creation of one queue, are in [`super::queue_pair`]. The
 //! steps from 2 on are logged.
 
+use super::cmb;
+use super::info::ControllerInfo;
 use super::registers::{describe, read, wait_for, write};
-use super::{ControllerInfo, cmb};
 use crate::bus::Bus;
 use crate::error::Result;
 use crate::spec::register::{CC, CSTS, NSSR, NSSR_RESET, ShutdownNotification, ShutdownStatus};

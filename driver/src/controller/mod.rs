@@ -2,16 +2,17 @@
 //!
 //! | file | job |
 //! |---|---|
-//! | `bring_up` | reset to ready, as one function |
+//! | `info` | options, and the checked properties |
+//! | `bring_up`, `recovery` | reset to ready, as one function; a failed controller back to ready |
 //! | `claim` | one controller for each bus at a time |
 //! | `registers` | typed registers, waits with deadlines |
 //! | `admin` | the admin queue: calls, events, aborts |
 //! | `queues` | creating and deleting I/O queues, where rings lie |
 //! | `queue_pair` | an I/O queue pair and its single owner: the engine with its controller |
 //! | `doorbells`, `cmb` | shadow doorbells; the controller memory buffer |
-//! | `shared`, `life` | state shared by handle and queues; failure, recovery, shutdown |
+//! | `shared`, `life` | state shared by handle and queues; failure, shutdown |
 //! | `ladder` | stopping a controller, step by stronger step |
-//! | `events` | asynchronous events of the controller and its bus |
+//! | `events`, `watch` | asynchronous events of the controller and its bus; checking for them and reacting |
 //!
 //! [`Controller`] is a handle. The controller is shut down once all handles and queue pairs are dropped; its
 //! memory outlives that.
@@ -22,12 +23,15 @@ mod claim;
 mod cmb;
 mod doorbells;
 mod events;
+mod info;
 mod ladder;
 mod life;
 mod queue_pair;
 mod queues;
+mod recovery;
 mod registers;
 pub(crate) mod shared;
+mod watch;
 
 use std::any::Any;
 use std::fs::File;
@@ -39,13 +43,14 @@ use std::time::Duration;
 use zerocopy::FromBytes;
 
 pub use events::Event;
+pub use info::{ControllerInfo, ControllerOptions};
 pub use queue_pair::{QueuePair, QueuePairOptions};
 pub use queues::{Placement, RawQueuePair, RingDepths, RingSpace, SuppliedRings};
 
 use crate::Time;
 use crate::bus::soft::{Drive, SoftBus};
 use crate::bus::vfio::Vfio;
-use crate::bus::vfio_user::{self, SERVER_TIMEOUT, VfioUser};
+use crate::bus::vfio_user::{self, VfioUser};
 use crate::bus::{Bus, Locality};
 use crate::error::{Error, Result};
 use crate::file_mapping::FileMapping;
@@ -54,93 +59,18 @@ use crate::namespace::{self, CommandLimits, ControllerLimits, Namespace};
 use crate::queue_pair::CommandError;
 use crate::runtime::lock;
 use crate::spec::identify::{
-    IdentifyController, IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace,
-    NamespaceList,
+    IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace, NamespaceList,
 };
-use crate::spec::register::{Cap, Version};
 use crate::spec::{Cns, Nsid, Sqe, View};
 use crate::sys::HostMemory;
 use crate::target::{QueueMemory, Target};
-use crate::transfer::{PAGE_BYTES, SglSupport};
+use crate::transfer::PAGE_BYTES;
 use shared::Shared;
 
 /// Most active namespaces accepted; a list can name four thousand million.
 const NAMESPACES_MAX: usize = 1 << 16;
 /// Longest delay before a retry that is accepted; a controller can say 109 minutes.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);
-
-/// Options for opening a controller.
-#[derive(Clone, Debug)]
-pub struct ControllerOptions {
-    /// I/O queue pairs to request; the controller may grant fewer. Default 64.
-    pub io_queues: u16,
-    /// Use SGLs if the controller supports them. Default true.
-    pub sgl: bool,
-    /// Use shadow doorbells if the controller supports them and its doorbells are not memory themselves, as those
-    /// that a vfio-user server lets us map. Default true.
-    pub shadow_doorbells: bool,
-    /// Enable the controller memory buffer, for [`Placement::Cmb`]. Default false.
-    pub cmb: bool,
-    /// Give each queue an interrupt vector and an eventfd. Default false: queues are polled.
-    pub interrupts: bool,
-    /// Time limit of an admin command. Default 10 s.
-    pub admin_timeout: Duration,
-    /// Time limit of each answer of a vfio-user server. A server that exceeds it is lost: requests in flight
-    /// end at most twice this time after their own deadline. Default 5 s.
-    pub server_timeout: Duration,
-    /// Allow resetting the NVM subsystem of a controller that cannot be disabled, if it offers that and is
-    /// alone in the subsystem. Default true.
-    pub subsystem_reset: bool,
-}
-
-impl Default for ControllerOptions {
-    fn default() -> Self {
-        ControllerOptions {
-            io_queues: 64,
-            sgl: true,
-            shadow_doorbells: true,
-            cmb: false,
-            interrupts: false,
-            admin_timeout: Duration::from_secs(10),
-            server_timeout: SERVER_TIMEOUT,
-            subsystem_reset: true,
-        }
-    }
-}
-
-/// The checked properties of an open controller.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub struct ControllerInfo {
-    /// The target string.
-    pub device: String,
-    /// The capabilities register.
-    pub cap: Cap,
-    /// The version register.
-    pub version: Version,
-    /// Most entries of a queue (CAP.MQES + 1).
-    pub queue_entries_max: u32,
-    /// Time limit for becoming ready or disabled.
-    pub ready_timeout: Duration,
-    /// Time limit for a shutdown.
-    pub shutdown_timeout: Duration,
-    /// I/O queue pairs granted.
-    pub io_queues: u16,
-    /// Most bytes of one command (MDTS, and what the driver can express).
-    pub max_transfer_bytes: u64,
-    /// SGLs in use.
-    pub sgl: SglSupport,
-    /// Whether shadow doorbells are in use.
-    pub shadow_doorbells: bool,
-    /// Whether a volatile write cache is enabled: if so, only Flush and FUA make data durable.
-    pub volatile_write_cache: bool,
-    /// Bytes of the controller memory buffer in use; 0 if disabled.
-    pub cmb_bytes: u64,
-    /// Whether the driver may use a subsystem reset to stop it.
-    pub subsystem_reset: bool,
-    /// Identify Controller as read on opening.
-    pub identify: Box<IdentifyController>,
-}
 
 /// A handle to an open controller.
 #[derive(Clone, Debug)]
@@ -566,15 +496,6 @@ impl Controller {
             what,
             "update the device's firmware, or use another device",
         )
-    }
-}
-
-impl std::fmt::Debug for Shared {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Shared")
-            .field("device", &self.info.device)
-            .field("life", &self.life())
-            .finish_non_exhaustive()
     }
 }
 

@@ -1,7 +1,6 @@
 //! Creates and deletes I/O queues, and places their rings.
 
 use std::any::Any;
-use std::collections::BTreeSet;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 
@@ -11,7 +10,7 @@ use super::shared::Shared;
 use crate::bus::Doorbell;
 use crate::error::{Error, Result};
 use crate::memory::Mapping;
-use crate::queue_pair::ring::{Bell, CompletionRing, SubmissionRing};
+use crate::queue_pair::ring::{CompletionRing, SubmissionRing};
 use crate::runtime::lock;
 use crate::spec::{DataPointer, Iova, Qid, QueueEntries, QueuePriority, Sqe};
 use crate::sys::Atomics;
@@ -19,30 +18,6 @@ use crate::transfer::PAGE_BYTES;
 
 const SQE_BYTES: usize = 64;
 const CQE_BYTES: usize = 16;
-/// Offset of the admin completion ring from the admin submission ring.
-pub(super) const ADMIN_CQ_OFFSET: u64 = PAGE_BYTES;
-
-/// Unused I/O queue identifiers.
-#[derive(Debug)]
-pub(crate) struct QueueIds {
-    free: BTreeSet<u16>,
-    count: u16,
-}
-
-impl QueueIds {
-    /// Starts with identifiers 1 to `count`, the number granted.
-    pub(super) fn new(count: u16) -> QueueIds {
-        QueueIds { free: (1..=count).collect(), count }
-    }
-
-    fn take(&mut self, device: &str) -> Result<Qid> {
-        self.free.pop_first().map(Qid).ok_or_else(|| {
-            let what = format!("all {} I/O queues the controller granted are in use", self.count);
-            Error::device(device, what, "drop a queue pair first, or use fewer jobs")
-        })
-    }
-}
-
 /// Ring memory and its device address.
 #[derive(Clone, Debug)]
 pub struct RingSpace {
@@ -209,7 +184,7 @@ impl RawQueuePair {
         let mut pair = match Self::prepare(shared, life, qid, entries, placement) {
             Ok(pair) => pair,
             Err(error) => {
-                lock(&shared.ids).free.insert(qid.0);
+                lock(&shared.ids).give_back(qid);
                 return Err(error);
             }
         };
@@ -387,7 +362,7 @@ impl Drop for RawQueuePair {
         if let (Some(cmb), Some(pages)) = (&self.shared.cmb, &self.rings.cmb) {
             lock(cmb).give_back(pages);
         }
-        lock(&self.shared.ids).free.insert(self.qid.0);
+        lock(&self.shared.ids).give_back(self.qid);
     }
 }
 
@@ -467,17 +442,4 @@ fn check_supplied(shared: &Shared, supplied: &SuppliedRings, entries: Entries) -
         }
     }
     Ok(())
-}
-
-/// Returns the admin queue's rings at the start of `host`.
-pub(super) fn admin_rings(
-    host: &Mapping,
-    entries: u32,
-    bells: (Bell, Bell),
-) -> (SubmissionRing, CompletionRing) {
-    let sq_bytes = ADMIN_CQ_OFFSET as usize;
-    assert!(entries as usize * SQE_BYTES <= sq_bytes, "the admin submission ring has its place");
-    let sq = SubmissionRing::new(host.atomics().slice(0, sq_bytes), entries, bells.0);
-    let cq_memory = host.atomics().slice(sq_bytes, PAGE_BYTES as usize);
-    (sq, CompletionRing::new(cq_memory, entries, bells.1))
 }

@@ -2,21 +2,21 @@
 //!
 //! The first thread to meet a failure takes the controller out of service with [`Shared::fail`]: it is then
 //! quiesced (the device no longer accesses our memory, so buffers may be returned) or stuck (it may, so they
-//! are withheld). [`Shared::recover`] brings it back as its next incarnation; each queue then notices that it
+//! are withheld). `recovery` brings it back as its next incarnation; each queue then notices that it
 //! belongs to the last one and recreates itself.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::{Arc, Mutex, OnceLock, TryLockError};
 use std::time::Duration;
 
 use super::admin::{Abort, Admin, AdminCommand, Waiting};
 use super::claim::Claim;
 use super::events::{Event, Pause, Sizes};
+use super::info::{ControllerInfo, ControllerOptions};
 use super::ladder::{Stopped, quiesce, shut_down};
 use super::life::{Life, SharedLife, State};
-use super::queues::QueueIds;
 use super::registers::{GONE, describe, read};
-use super::{ControllerInfo, ControllerOptions, bring_up, cmb::Cmb, doorbells::Doorbells};
+use super::{cmb::Cmb, doorbells::Doorbells};
 use crate::Time;
 use crate::bus::Bus;
 use crate::error::{Error, Result};
@@ -25,10 +25,40 @@ use crate::runtime::lock;
 use crate::spec::register::CSTS;
 use crate::spec::{Cid, Qid, Sqe};
 
+/// Unused I/O queue identifiers.
+#[derive(Debug)]
+pub(super) struct QueueIds {
+    free: BTreeSet<u16>,
+    count: u16,
+}
+
+impl QueueIds {
+    /// Starts with identifiers 1 to `count`, the number granted.
+    pub(super) fn new(count: u16) -> QueueIds {
+        QueueIds { free: (1..=count).collect(), count }
+    }
+
+    /// Takes an unused identifier.
+    ///
+    /// # Errors
+    /// [`Error::Device`] if there is none.
+    pub(super) fn take(&mut self, device: &str) -> Result<Qid> {
+        self.free.pop_first().map(Qid).ok_or_else(|| {
+            let what = format!("all {} I/O queues the controller granted are in use", self.count);
+            Error::device(device, what, "drop a queue pair first, or use fewer jobs")
+        })
+    }
+
+    /// Returns an identifier whose queues the controller does not know any more.
+    pub(super) fn give_back(&mut self, qid: Qid) {
+        self.free.insert(qid.0);
+    }
+}
+
 /// State shared by a controller's handles and queues.
 pub(crate) struct Shared {
-    life: SharedLife,
-    reason: Mutex<String>,
+    pub(super) life: SharedLife,
+    pub(super) reason: Mutex<String>,
     admin: Mutex<Admin>,
     pub(super) ids: Mutex<QueueIds>,
     pub(super) info: ControllerInfo,
@@ -41,8 +71,8 @@ pub(crate) struct Shared {
     pub(super) sizes: Mutex<Sizes>,
     pub(super) pause: Pause,
     /// Why it must not be recovered.
-    given_up: OnceLock<&'static str>,
-    bus: Arc<dyn Bus>,
+    pub(super) given_up: OnceLock<&'static str>,
+    pub(super) bus: Arc<dyn Bus>,
     /// Released last, when the controller is shut down.
     _claim: Claim,
 }
@@ -229,87 +259,13 @@ impl Shared {
         }
     }
 
-    /// Returns the controller to service.
-    ///
-    /// # Errors
-    /// As [`bring_up::bring_up_again`]; the controller is then out of service as before.
-    pub(super) fn recover(&self) -> Result<()> {
-        loop {
-            let life = self.life();
-            match life.state() {
-                State::Running => return Ok(()),
-                _ if self.given_up.get().is_some() => return self.check_not_given_up(),
-                State::Failing | State::Recovering => {
-                    self.wait_settled(life);
-                }
-                State::Quiesced | State::Stuck => {
-                    if self.life.advance(life, life.with(State::Recovering)) {
-                        return self.recover_from(life);
-                    }
-                }
-            }
-        }
-    }
-
     /// Returns whether the device may still write memory in flight, which then stays with the queue.
     pub(super) fn may_still_write(&self) -> bool {
         self.life().state() == State::Stuck
     }
 
-    /// Returns whether a failed recovery may succeed later: the device does not answer, and its removal was
-    /// not requested.
-    pub(super) fn may_come_back(&self) -> bool {
-        self.given_up.get().is_none() && read(&*self.bus, CSTS).is_all_ones()
-    }
-
-    /// Forbids recovery from now on.
-    pub(super) fn give_up(&self, why: &'static str) {
-        self.given_up.get_or_init(|| why);
-    }
-
-    fn check_not_given_up(&self) -> Result<()> {
-        match self.given_up.get() {
-            Some(why) => Err(Error::device(self.bus.device(), why, "close it and open it again")),
-            None => Ok(()),
-        }
-    }
-
-    fn recover_from(&self, life: Life) -> Result<()> {
-        let _span = tracing::info_span!("recover", device = self.bus.device()).entered();
-        let begun = self.bus.now();
-        if let Err(error) = bring_up::reach(self) {
-            // Nothing was handed to the device, so restore its state.
-            tracing::debug!("{}: cannot be reached: {error}", self.bus.device());
-            *lock(&self.reason) = error.to_string();
-            self.life.set(life);
-            return Err(error);
-        }
-        let recovered = bring_up::bring_up_again(self, &mut lock(&self.admin));
-        match &recovered {
-            Ok(()) => {
-                self.pause.clear();
-                self.life.set(life.next());
-                // The system may have requested removal meanwhile, when there was nothing to fail.
-                if let Some(why) = self.given_up.get() {
-                    self.fail(life.next(), why);
-                    return self.check_not_given_up();
-                }
-                self.look_at_open_namespaces();
-                let took = self.bus.now().since(begun);
-                probe::probe!(adit, recover, took.as_nanos() as u64);
-                tracing::info!("{}: back in service after {took:?}", self.bus.device());
-            }
-            Err(error) => {
-                tracing::error!("{}: cannot be recovered: {error}", self.bus.device());
-                *lock(&self.reason) = error.to_string();
-                self.finish(life, quiesce(&*self.bus, &self.info));
-            }
-        }
-        recovered
-    }
-
     /// Decides whether a stopped controller's memory is safe to reuse, and stores the state.
-    fn finish(&self, life: Life, quiesced: Result<Stopped>) {
+    pub(super) fn finish(&self, life: Life, quiesced: Result<Stopped>) {
         let state = match quiesced {
             Ok(Stopped::Reset) => State::Quiesced,
             Ok(Stopped::CutOff) => {
@@ -352,6 +308,15 @@ impl Waiting for InLife<'_> {
     fn pause(&self, now: Time) -> Duration {
         let pauses = self.shared.paused_until(now).is_some();
         if pauses { self.shared.activation() } else { Duration::ZERO }
+    }
+}
+
+impl std::fmt::Debug for Shared {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shared")
+            .field("device", &self.info.device)
+            .field("life", &self.life())
+            .finish_non_exhaustive()
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use crossbeam_queue::ArrayQueue;
 
-use super::ReactorOptions;
+use super::options::ReactorOptions;
 use super::outcome::{Data, End, RefuseReason, Refused};
 use super::pending::Pending;
 use super::port::{Action, Note, Port, Request, Stats};

@@ -10,9 +10,9 @@ use std::time::Duration;
 
 use super::client::{Client, Device};
 use super::flights::{Flights, Later};
+use super::options::ReactorOptions;
 use super::outcome::{End, Lost, RefuseReason};
-use super::port::{Action, Note, Port, Request};
-use super::{ReactorOptions, Stats};
+use super::port::{Action, Note, Port, Request, Stats};
 use crate::Time;
 use crate::controller::{Controller, QueuePair, QueuePairOptions};
 use crate::error::Result;
@@ -286,7 +286,7 @@ fn fate(
     if let Err(error) = result {
         note.failures = note.failures.saturating_add(1);
         note.last_error = Some(error);
-        let delay = note.retry.delay(&error, &note.action, note.failures, controller);
+        let delay = note.retry.delay(&error, note.action.is_known(), note.failures, controller);
         if let Some(delay) = delay.filter(|_| device.may_wait() || controller.check().is_ok()) {
             return Fate::Again(now + delay, Request { note, buffer });
         }

@@ -13,7 +13,7 @@ impl Data for Buffer {}
 impl Data for Vec<Buffer> {}
 
 pub(super) mod sealed {
-    use super::*;
+    use crate::memory::{AnyBuffer, Buffer};
 
     /// Conversion to and from the single type that a poller's queues carry.
     pub trait Sealed: Sized {

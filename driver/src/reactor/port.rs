@@ -19,6 +19,13 @@ pub(super) enum Action {
     Raw { sqe: Sqe, bounds: Option<Bounds> },
 }
 
+impl Action {
+    /// Returns whether the driver knows what the command does; it does not for a raw one.
+    pub(super) fn is_known(&self) -> bool {
+        !matches!(self, Action::Raw { bounds: None | Some(Bounds { domain: None, .. }), .. })
+    }
+}
+
 /// A lane's record of a request; the queue holds its buffer in flight.
 #[derive(Debug)]
 pub(super) struct Note {

@@ -8,9 +8,7 @@
 use std::time::Duration;
 
 use crate::controller::Controller;
-use crate::queue_pair::{Bounds, CommandError};
-
-use super::port::Action;
+use crate::queue_pair::CommandError;
 
 /// Delay of the second retry; doubles from there.
 const BACKOFF: Duration = Duration::from_millis(1);
@@ -41,24 +39,22 @@ impl Default for Retry {
 
 impl Retry {
     /// Returns the delay before resending a request that ended with `error` after `failures` failures, this
-    /// one included; `None` returns the error to the caller.
+    /// one included; `None` returns the error to the caller. `is_known` says that the driver knows what the
+    /// command does.
     pub(super) fn delay(
         self,
         error: &CommandError,
-        action: &Action,
+        is_known: bool,
         failures: u8,
         controller: &Controller,
     ) -> Option<Duration> {
-        if failures > self.times || !self.may_repeat(error, action) {
+        if failures > self.times || !self.may_repeat(error, is_known) {
             return None;
         }
         Some(controller.retry_delay(error)?.max(backoff(failures)))
     }
 
-    fn may_repeat(self, error: &CommandError, action: &Action) -> bool {
-        // The driver does not know what a raw command does.
-        let is_known =
-            !matches!(action, Action::Raw { bounds: None | Some(Bounds { domain: None, .. }), .. });
+    fn may_repeat(self, error: &CommandError, is_known: bool) -> bool {
         let may_have_written = match error {
             CommandError::TimedOut { may_have_written }
             | CommandError::Reset { may_have_written } => *may_have_written,

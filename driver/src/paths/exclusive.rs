@@ -8,7 +8,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use super::DeviceOptions;
+use super::info::DeviceOptions;
 use crate::error::{Error, Result};
 use crate::lock::{self, NotTaken};
 

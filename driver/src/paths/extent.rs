@@ -1,6 +1,6 @@
 //! Checks requests against the size and limits of a kernel path.
 
-use super::Operation;
+use super::request::Operation;
 use crate::memory::IoBuffer;
 use crate::queue_pair::RejectReason;
 use crate::spec::Lba;

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use super::block::BlockLimits;
 use super::exclusive::Lock;
 use super::extent::{Extent, Run, TRANSFER_BYTES_MAX};
+use super::info::{DeviceInfo, DeviceOptions};
 use super::uring::Cutter;
-use super::{DeviceInfo, DeviceOptions};
 use crate::bus::Locality;
 use crate::error::{Error, Result};
 use crate::memory::allocate_for_host;
@@ -30,7 +30,7 @@ const DIRECT_MAX: u32 = 4096;
 
 /// An open file, shared by its queues.
 #[derive(Clone, Debug)]
-pub(super) struct OpenFile {
+pub(crate) struct OpenFile {
     file: Arc<File>,
     kind: Kind,
     bytes: u64,

@@ -20,9 +20,11 @@ mod block;
 mod exclusive;
 mod extent;
 mod file;
+mod info;
 mod null;
 mod nvme;
 mod queue;
+mod request;
 mod split;
 mod synchronous;
 mod uring;
@@ -31,252 +33,26 @@ use std::time::Duration;
 
 pub use block::{BlockLimits, BlockRequests};
 pub use file::check_writeback;
+pub use info::{DeviceInfo, DeviceOptions, QueueOptions};
 pub use null::NullQueue;
 pub use nvme::NvmeQueue;
 pub use queue::DeviceQueue;
+pub use request::{CommandQueue, Durability, Operation, Request};
 pub use split::Split;
 pub use synchronous::{MmapQueue, PsyncQueue};
 pub use uring::{UringCmdQueue, UringQueue};
 
 use crate::Time;
-use crate::bus::vfio_user::SERVER_TIMEOUT;
 use crate::bus::{Clock, Locality};
 use crate::error::Result;
 use crate::memory::{self, Buffer, IoBuffer};
-use crate::queue_pair::{CommandError, Completion, RejectReason, Rejected, Stats};
-use crate::spec::{DsmRange, Lba};
+use crate::queue_pair::CommandError;
 use crate::sys::HostMemory;
 use crate::target::{KernelPath, KernelTarget, Target};
-use crate::{Controller, Namespace, Protection};
+use crate::{Controller, Namespace};
 use exclusive::Lock;
+use nvme::NvmeDevice;
 use synchronous::{mmap, psync};
-
-/// An operation on a range of LBAs, with its memory.
-#[derive(Debug)]
-pub struct Request<B> {
-    /// The operation.
-    pub operation: Operation,
-    /// The data of a read or write, which sets its length. [`Operation::Deallocate`] uses its first segment
-    /// as scratch: 16 bytes for each range that the controller's limits require (4 KiB always suffice).
-    /// [`Operation::Flush`] does not touch it.
-    pub buffer: B,
-}
-
-/// The operation of a [`Request`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Operation {
-    /// Fills the buffer with the LBAs from this one.
-    Read(Lba),
-    /// Writes the buffer to the LBAs from this one.
-    Write(Lba),
-    /// Makes all completed writes durable.
-    Flush,
-    /// Deallocates this many LBAs from this one.
-    Deallocate(Lba, u32),
-}
-
-impl Operation {
-    /// Returns whether it moves data between the device and its buffer.
-    #[inline]
-    fn moves(self) -> bool {
-        matches!(self, Operation::Read(_) | Operation::Write(_))
-    }
-}
-
-/// Executes requests: a queue pair with its namespace, or a path through the kernel.
-///
-/// `post` takes a request, `ring` submits everything posted, `poll` returns finished requests. One thread
-/// owns a queue. The I/O path neither allocates nor locks; a kernel path makes its system calls, with
-/// io_uring at most one for each `ring` and each empty `poll`. After an empty poll, poll again or call `wait`
-/// to yield the CPU.
-pub trait CommandQueue<B: IoBuffer>: Send {
-    /// Takes a request; the device sees it after the next `ring`.
-    ///
-    /// # Errors
-    /// Returns the request with the reason; [`crate::RejectReason::Full`] if polling helps.
-    fn post(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>>;
-
-    /// Posts a request that failed before, counted in [`Stats::retries`].
-    ///
-    /// # Errors
-    /// As [`CommandQueue::post`].
-    fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>>;
-
-    /// Takes a deallocation of several ranges, at most [`DeviceInfo::deallocate_ranges_max`]. `buffer` is scratch: its first
-    /// segment has room for 16 bytes for each.
-    ///
-    /// # Errors
-    /// As [`CommandQueue::post`]; [`crate::RejectReason::TooLarge`] where only [`Operation::Deallocate`] works.
-    fn post_ranges(
-        &mut self,
-        now: Time,
-        ranges: &[DsmRange],
-        buffer: B,
-    ) -> Result<(), Rejected<B>> {
-        let _ = now;
-        let (what, needs) = ("ranges of a deallocation", ranges.len());
-        Err(Rejected { buffer, reason: RejectReason::TooLarge { what, needs, has: 0 } })
-    }
-
-    /// Submits everything posted.
-    fn ring(&mut self);
-
-    /// Passes each finished request to `done`, without waiting; returns their number.
-    fn poll(&mut self, now: Time, done: impl FnMut(Completion<B>)) -> usize;
-
-    /// Waits until a request finishes, at most `at_most` plus some microseconds. Returns `true` if it slept
-    /// in the kernel, as io_uring's queues do with submitted requests in flight. All others return `false` at
-    /// once and must be polled: queue pairs of the driver, io_uring with polled completions, and the paths
-    /// that finish a request in `post`.
-    fn wait(&mut self, at_most: Duration) -> bool {
-        let _ = at_most;
-        false
-    }
-
-    /// Prepares the region of `memory` for requests, on the thread that drives the queue: io_uring pins it once instead
-    /// of for each request, until it is freed. Returns `false` if each request has to pin its pages, which works as
-    /// well: the limit on locked memory, the kernel or the target's options allow no more. All other paths return
-    /// `true`.
-    fn register(&mut self, memory: &Buffer) -> bool {
-        let _ = memory;
-        true
-    }
-
-    /// Checks that the path still works.
-    ///
-    /// # Errors
-    /// [`crate::Error::Failed`] with the first failure's reason.
-    fn check(&self) -> Result<()>;
-
-    /// Returns the queue's counters.
-    fn stats(&self) -> Stats;
-}
-
-/// Options for opening a device.
-#[derive(Clone, Debug)]
-pub struct DeviceOptions {
-    /// I/O queues to request. Default 1.
-    pub queue_count: u16,
-    /// Whether there will be writes; if not, a file is opened for reading only. Default true.
-    pub writes: bool,
-    /// Create a missing regular file, and extend a shorter one, to this many bytes. Block devices and
-    /// controllers keep their size. Default none: the file must exist.
-    pub file_bytes: Option<u64>,
-    /// Allocate all blocks of a regular file of this size, also those of its holes, so that a full disk shows now
-    /// and not at a write. Only with `file_bytes`. Default false: only what is added is allocated.
-    pub fills_holes: bool,
-    /// Address a regular file that is reached through the page cache by the byte: its LBAs are then one byte long.
-    /// No effect with direct I/O and on devices. Default false: sectors of 512 bytes.
-    pub byte_addressed: bool,
-    /// Open for this handle alone: refused if another process or handle has opened it so, or if the kernel
-    /// uses the block device, for example for a mounted file system. A controller reached through VFIO always
-    /// has one user; one behind a vfio-user socket, as its server decides. Default false.
-    pub exclusive: bool,
-    /// Refused while another process or handle has it open exclusively, and keeps others from that meanwhile: for
-    /// handles that write over what may be a store. Default false.
-    pub respects_exclusive: bool,
-    /// Whether a controller's queues use shadow doorbells if available. Turn off if another agent, such as a
-    /// GPU, drives queues of the same controller: see [`Controller::create_raw_queue_pair`]. Default true.
-    pub shadow_doorbells: bool,
-    /// Time limit of each answer of a vfio-user server ([`ControllerOptions::server_timeout`]). Default 5 s.
-    ///
-    /// [`ControllerOptions::server_timeout`]: crate::ControllerOptions::server_timeout
-    pub server_timeout: Duration,
-}
-
-impl Default for DeviceOptions {
-    fn default() -> DeviceOptions {
-        DeviceOptions {
-            queue_count: 1,
-            writes: true,
-            file_bytes: None,
-            fills_holes: false,
-            byte_addressed: false,
-            exclusive: false,
-            respects_exclusive: false,
-            shadow_doorbells: true,
-            server_timeout: SERVER_TIMEOUT,
-        }
-    }
-}
-
-/// A device's properties, for planning requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceInfo {
-    /// The target without its settings, for messages.
-    pub device: String,
-    /// Addressable size in bytes.
-    pub bytes: u64,
-    /// Bytes of an LBA: the alignment of offsets and lengths. For a file, what direct I/O requires.
-    pub lba_bytes: u32,
-    /// A longer request becomes several commands, which must fit the queue: see [`DeviceInfo::split`].
-    pub command_bytes_max: u64,
-    /// A request that crosses a multiple of this becomes several commands (NOIOB): a multiple of 4 KiB; 0 for no boundary.
-    pub boundary_bytes: u64,
-    /// Most commands in flight on a queue.
-    pub queue_depth_max: u32,
-    /// Whether `post` itself carries a request out, one at a time.
-    pub is_synchronous: bool,
-    /// Most queues.
-    pub queue_count_max: u16,
-    /// Whether the controller says that it refuses writes to the namespace for now (NSATTR, Base 2.0 section 8.12). Other
-    /// paths are opened for reading only, or not at all.
-    pub is_write_protected: bool,
-    /// Whether [`Operation::Deallocate`] works.
-    pub deallocates: bool,
-    /// Most LBAs of one deallocation; the largest number for no limit.
-    pub deallocate_lbas_max: u64,
-    /// Most ranges that [`CommandQueue::post_ranges`] takes; 0 where it takes none.
-    pub deallocate_ranges_max: u32,
-    /// Most LBAs of each of these ranges; the largest number for no limit.
-    pub deallocate_range_lbas_max: u64,
-    /// Whether it is a regular file with all blocks allocated. A deallocation then gives blocks back to the file
-    /// system, and a later write there may find no space.
-    pub is_preallocated: bool,
-    /// Whether it is a regular file that has holes: a write there may find no space.
-    pub has_holes: bool,
-    /// Whether data passes through the page cache.
-    pub is_cached: bool,
-    /// The device's own check of each read, if any ([`Namespace::protection`]). Does not cover the kernel's
-    /// own protection of a block device.
-    pub protection: Option<Protection>,
-}
-
-/// Options for creating a device's queue.
-#[derive(Clone, Debug)]
-pub struct QueueOptions {
-    /// Most commands in flight, 1 to [`DeviceInfo::queue_depth_max`].
-    pub depth: u32,
-    /// Time limit of a command before it is aborted, if the path can abort.
-    pub timeout: Duration,
-    /// Time limit of an aborted command before its queue is recreated.
-    pub abort_timeout: Duration,
-}
-
-/// The losses that a completed write survives.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Durability {
-    /// The device's own guarantee; a power loss may lose data in a volatile cache.
-    #[default]
-    Cached,
-    /// A power loss does not lose its data: Force Unit Access of an NVMe write, RWF_DSYNC of a file's, msync
-    /// of a mapping.
-    Data,
-    /// Nor the file's metadata: RWF_SYNC; on a controller the same as [`Durability::Data`].
-    All,
-}
-
-impl Durability {
-    /// Returns the flags of a file's write (`pwritev2(2)`).
-    #[inline]
-    fn write_flags(self) -> i32 {
-        match self {
-            Durability::Cached => 0,
-            Durability::Data => libc::RWF_DSYNC,
-            Durability::All => libc::RWF_SYNC,
-        }
-    }
-}
 
 /// An open target.
 #[derive(Clone, Debug)]
@@ -289,7 +65,7 @@ pub struct Device {
 
 #[derive(Clone, Debug)]
 enum Path {
-    Nvme(nvme::NvmeDevice),
+    Nvme(NvmeDevice),
     Null(null::NullDevice),
     Psync(file::OpenFile),
     Mmap(mmap::Mapped),
@@ -317,14 +93,24 @@ impl Device {
         Device { info, clock: Clock::start(), path, locality }
     }
 
+    fn of_nvme(nvme: NvmeDevice, target: &Target) -> Device {
+        let (info, locality) = (nvme.info(target), nvme.controller.locality());
+        Device::new(info, Path::Nvme(nvme), locality)
+    }
+
     /// Opens `target`.
     ///
     /// # Errors
     /// As [`Controller::open`]; on the kernel's paths the system's error, with a remedy.
     pub fn open(target: &Target, options: &DeviceOptions) -> Result<Device> {
-        let Target::Kernel(kernel) = target else { return nvme::open(target, options) };
+        let Target::Kernel(kernel) = target else {
+            return Ok(Device::of_nvme(nvme::open(target, options)?, target));
+        };
         let (info, path) = match kernel.path {
-            KernelPath::Null => return Ok(null::open(kernel)),
+            KernelPath::Null => {
+                let path = Path::Null(null::NullDevice);
+                return Ok(Device::new(null::info(kernel), path, Locality::default()));
+            }
             KernelPath::UringCmd => {
                 let uring_cmd = uring::command::open(kernel, options)?;
                 (uring_cmd.info(kernel), Path::UringCmd(uring_cmd))
@@ -363,7 +149,7 @@ impl Device {
 
     /// Wraps a namespace of an open controller.
     pub fn of_namespace(controller: Controller, namespace: Namespace, target: &Target) -> Device {
-        nvme::device(controller, namespace, target, None)
+        Device::of_nvme(NvmeDevice::new(controller, namespace, target, None), target)
     }
 
     /// Returns its properties.

@@ -1,8 +1,8 @@
 //! The `null:` path, which does no I/O: measures a benchmark's own cost.
 
-use super::{CommandQueue, Device, DeviceInfo, Operation, Path, QueueOptions, Request};
+use super::info::{DeviceInfo, QueueOptions};
+use super::request::{CommandQueue, Operation, Request};
 use crate::Time;
-use crate::bus::Locality;
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, RejectReason, Rejected, Stats};
@@ -19,8 +19,9 @@ const RANGES_MAX: u32 = 256;
 #[derive(Clone, Debug)]
 pub(super) struct NullDevice;
 
-pub(super) fn open(target: &KernelTarget) -> Device {
-    let info = DeviceInfo {
+/// Returns the properties of the device that `target` describes.
+pub(super) fn info(target: &KernelTarget) -> DeviceInfo {
+    DeviceInfo {
         device: target.device(),
         bytes: target.bytes,
         lba_bytes: target.lba_bytes,
@@ -38,8 +39,7 @@ pub(super) fn open(target: &KernelTarget) -> Device {
         has_holes: false,
         is_cached: false,
         protection: None,
-    };
-    Device::new(info, Path::Null(NullDevice), Locality::default())
+    }
 }
 
 impl NullDevice {

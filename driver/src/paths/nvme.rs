@@ -7,10 +7,8 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 use super::exclusive::Lock;
-use super::{
-    CommandQueue, Device, DeviceInfo, DeviceOptions, Durability, Operation, Path, QueueOptions,
-    Request,
-};
+use super::info::{DeviceInfo, DeviceOptions, QueueOptions};
+use super::request::{CommandQueue, Durability, Operation, Request};
 use crate::Time;
 use crate::error::Error;
 use crate::memory::{Buffer, DomainId, IoBuffer};
@@ -50,7 +48,11 @@ pub(super) struct NvmeDevice {
     lock: Option<Lock>,
 }
 
-pub(super) fn open(target: &Target, options: &DeviceOptions) -> crate::Result<Device> {
+/// Opens the controller and namespace that `target` names.
+///
+/// # Errors
+/// As [`Controller::open`] and [`Lock::around`].
+pub(super) fn open(target: &Target, options: &DeviceOptions) -> crate::Result<NvmeDevice> {
     let about = ControllerOptions {
         io_queues: options.queue_count,
         shadow_doorbells: options.shadow_doorbells,
@@ -63,7 +65,7 @@ pub(super) fn open(target: &Target, options: &DeviceOptions) -> crate::Result<De
         None => (open()?, None),
     };
     let namespace = controller.namespace_of(target)?;
-    Ok(device(controller, namespace, target, lock))
+    Ok(NvmeDevice::new(controller, namespace, target, lock))
 }
 
 /// Returns a software controller's data file, which is locked; there is none to lock for other targets.
@@ -75,42 +77,44 @@ fn software_file(target: &Target) -> crate::Result<Option<PathBuf>> {
     }
 }
 
-pub(super) fn device(
-    controller: Controller,
-    namespace: Namespace,
-    target: &Target,
-    lock: Option<Lock>,
-) -> Device {
-    let (limits, about) = (namespace.limits(), controller.info());
-    let info = DeviceInfo {
-        device: target.device(),
-        bytes: namespace.bytes(),
-        lba_bytes: namespace.lba_bytes(),
-        command_bytes_max: limits.max_bytes,
-        boundary_bytes: u64::from(limits.boundary_lbas) << limits.lba_shift,
-        queue_depth_max: about.queue_entries_max - 1,
-        is_synchronous: false,
-        queue_count_max: about.io_queues,
-        is_write_protected: namespace.identify().is_write_protected(),
-        deallocates: about.identify.oncs().dataset_management(),
-        deallocate_lbas_max: namespace.command_limits().deallocate_lbas_max(),
-        deallocate_ranges_max: namespace.command_limits().ranges_max(),
-        deallocate_range_lbas_max: namespace.command_limits().range_lbas_max(),
-        is_preallocated: false,
-        has_holes: false,
-        is_cached: false,
-        protection: namespace.protection(),
-    };
-    let queues = target.settings().queues;
-    let is_outside = !matches!(target, Target::Soft { .. });
-    let maps_files = matches!(target, Target::VfioUser { .. });
-    let locality = controller.locality();
-    let path =
-        Path::Nvme(NvmeDevice { controller, namespace, queues, is_outside, maps_files, lock });
-    Device::new(info, path, locality)
-}
-
 impl NvmeDevice {
+    pub(super) fn new(
+        controller: Controller,
+        namespace: Namespace,
+        target: &Target,
+        lock: Option<Lock>,
+    ) -> NvmeDevice {
+        let queues = target.settings().queues;
+        let is_outside = !matches!(target, Target::Soft { .. });
+        let maps_files = matches!(target, Target::VfioUser { .. });
+        NvmeDevice { controller, namespace, queues, is_outside, maps_files, lock }
+    }
+
+    /// Returns its properties under the target's name.
+    pub(super) fn info(&self, target: &Target) -> DeviceInfo {
+        let (namespace, about) = (&self.namespace, self.controller.info());
+        let (limits, commands) = (namespace.limits(), namespace.command_limits());
+        DeviceInfo {
+            device: target.device(),
+            bytes: namespace.bytes(),
+            lba_bytes: namespace.lba_bytes(),
+            command_bytes_max: limits.max_bytes,
+            boundary_bytes: u64::from(limits.boundary_lbas) << limits.lba_shift,
+            queue_depth_max: about.queue_entries_max - 1,
+            is_synchronous: false,
+            queue_count_max: about.io_queues,
+            is_write_protected: namespace.identify().is_write_protected(),
+            deallocates: about.identify.oncs().dataset_management(),
+            deallocate_lbas_max: commands.deallocate_lbas_max(),
+            deallocate_ranges_max: commands.ranges_max(),
+            deallocate_range_lbas_max: commands.range_lbas_max(),
+            is_preallocated: false,
+            has_holes: false,
+            is_cached: false,
+            protection: namespace.protection(),
+        }
+    }
+
     pub(super) fn lock(&self) -> Option<&Lock> {
         self.lock.as_ref()
     }

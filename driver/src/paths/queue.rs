@@ -2,10 +2,8 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::{
-    CommandQueue, Durability, MmapQueue, NullQueue, NvmeQueue, PsyncQueue, Request, UringCmdQueue,
-    UringQueue,
-};
+use super::request::{CommandQueue, Durability, Request};
+use super::{MmapQueue, NullQueue, NvmeQueue, PsyncQueue, UringCmdQueue, UringQueue};
 use crate::ProtectionChecks;
 use crate::Time;
 use crate::error::Result;

@@ -6,7 +6,7 @@
 
 use std::ops::Range;
 
-use super::DeviceInfo;
+use super::info::DeviceInfo;
 
 /// The extent of one request, for memory that is contiguous from an LBA's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

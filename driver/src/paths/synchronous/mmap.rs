@@ -15,7 +15,7 @@ use crate::error::{Error, Result};
 use crate::memory::IoBuffer;
 use crate::paths::extent::Run;
 use crate::paths::file::OpenFile;
-use crate::paths::{Durability, Operation};
+use crate::paths::request::{Durability, Operation};
 use crate::queue_pair::{CommandError, Errno};
 use crate::sys::bus_error;
 
@@ -42,7 +42,7 @@ impl fmt::Debug for Mapped {
 ///
 /// # Errors
 /// [`Error::Refused`] if the system refuses.
-pub(in crate::paths) fn map(file: OpenFile, device: &str) -> Result<Mapped> {
+pub(crate) fn map(file: OpenFile, device: &str) -> Result<Mapped> {
     let refused = |why: std::io::Error| {
         Error::refused(device, "map it", why, "use 'psync:', or a smaller file")
     };
@@ -56,16 +56,16 @@ pub(in crate::paths) fn map(file: OpenFile, device: &str) -> Result<Mapped> {
     Ok(Mapped { file, map: Arc::new(map.map_err(refused)?), syncs: false })
 }
 
-pub(in crate::paths) fn create_queue<B>(mapped: &Mapped, device: &str) -> MmapQueue<B> {
+pub(crate) fn create_queue<B>(mapped: &Mapped, device: &str) -> MmapQueue<B> {
     SynchronousQueue::new(mapped.clone(), mapped.file.extent(), device.to_owned())
 }
 
 impl Mapped {
-    pub(in crate::paths) fn file(&self) -> &OpenFile {
+    pub(crate) fn file(&self) -> &OpenFile {
         &self.file
     }
 
-    pub(in crate::paths) fn set_durability(&mut self, durability: Durability) {
+    pub(crate) fn set_durability(&mut self, durability: Durability) {
         self.syncs = durability != Durability::Cached;
     }
 

@@ -9,7 +9,7 @@ pub use self::mmap::MmapQueue;
 pub use self::psync::PsyncQueue;
 
 use super::extent::{Extent, Run};
-use super::{CommandQueue, Operation, Request};
+use super::request::{CommandQueue, Operation, Request};
 use crate::Time;
 use crate::error::{Error, Result};
 use crate::memory::IoBuffer;

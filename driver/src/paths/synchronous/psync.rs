@@ -5,7 +5,7 @@ use super::{Carry, SynchronousQueue};
 use crate::memory::IoBuffer;
 use crate::paths::extent::Run;
 use crate::paths::file::OpenFile;
-use crate::paths::{Durability, Operation};
+use crate::paths::request::{Durability, Operation};
 use crate::queue_pair::{CommandError, Errno};
 use crate::sys::file_io::{self, PIECES_MAX, Pieces};
 
@@ -21,14 +21,14 @@ pub struct Psync {
     durability: Durability,
 }
 
-pub(in crate::paths) fn create_queue<B>(file: &OpenFile, device: &str) -> PsyncQueue<B> {
+pub(crate) fn create_queue<B>(file: &OpenFile, device: &str) -> PsyncQueue<B> {
     let pieces = Pieces::with_room(PIECES_MAX);
     let psync = Psync { file: file.clone(), pieces, durability: Durability::Cached };
     SynchronousQueue::new(psync, file.extent(), device.to_owned())
 }
 
 impl Psync {
-    pub(in crate::paths) fn set_durability(&mut self, durability: Durability) {
+    pub(crate) fn set_durability(&mut self, durability: Durability) {
         self.durability = durability;
     }
 

@@ -26,7 +26,9 @@ use crate::namespace::{self, CommandLimits, Format};
 use crate::paths::exclusive::Lock;
 use crate::paths::extent::{Extent, Run};
 use crate::paths::file::KernelLimits;
-use crate::paths::{DeviceInfo, DeviceOptions, Durability, Operation, QueueOptions, nvme};
+use crate::paths::info::{DeviceInfo, DeviceOptions, QueueOptions};
+use crate::paths::nvme;
+use crate::paths::request::{Durability, Operation};
 use crate::protection::{Prinfo, Protection, ProtectionChecks};
 use crate::queue_pair::{CommandError, Errno, RejectReason};
 use crate::spec::identify::{
@@ -46,7 +48,7 @@ const COMMAND_BYTES: u64 = 128 << 10;
 const COMMAND_LBAS_MAX: u64 = 1 << 16;
 
 #[derive(Clone, Debug)]
-pub(in crate::paths) struct UringCmdDevice {
+pub(crate) struct UringCmdDevice {
     file: Arc<File>,
     namespace: Namespace,
     polled: bool,
@@ -73,10 +75,7 @@ struct Namespace {
 ///
 /// # Errors
 /// [`Error::Refused`] with a remedy, [`Error::Device`] for an unsupported format.
-pub(in crate::paths) fn open(
-    target: &KernelTarget,
-    options: &DeviceOptions,
-) -> Result<UringCmdDevice> {
+pub(crate) fn open(target: &KernelTarget, options: &DeviceOptions) -> Result<UringCmdDevice> {
     let device = target.device();
     let opened = OpenOptions::new().read(true).write(options.writes).open(&target.file);
     let file = opened.map_err(|error| {
@@ -166,7 +165,7 @@ fn command_bytes_max(mdts: u8, queue: &KernelLimits, lba_bytes: u32) -> u64 {
 }
 
 impl UringCmdDevice {
-    pub(in crate::paths) fn info(&self, target: &KernelTarget) -> DeviceInfo {
+    pub(crate) fn info(&self, target: &KernelTarget) -> DeviceInfo {
         DeviceInfo {
             device: target.device(),
             bytes: self.namespace.bytes,
@@ -192,7 +191,7 @@ impl UringCmdDevice {
     ///
     /// # Errors
     /// [`Error::Refused`] with the system's error.
-    pub(in crate::paths) fn create_queue<B: IoBuffer>(
+    pub(crate) fn create_queue<B: IoBuffer>(
         &self,
         options: &QueueOptions,
         memory: &[&Buffer],
@@ -252,11 +251,11 @@ pub struct Commands {
 }
 
 impl Commands {
-    pub(in crate::paths) fn set_durability(&mut self, durability: Durability) {
+    pub(crate) fn set_durability(&mut self, durability: Durability) {
         self.fua = durability != Durability::Cached;
     }
 
-    pub(in crate::paths) fn set_protection_checks(&mut self, checks: ProtectionChecks) {
+    pub(crate) fn set_protection_checks(&mut self, checks: ProtectionChecks) {
         if let Some(protection) = self.namespace.protection {
             self.prinfo = Prinfo::with(protection, checks);
         }

@@ -6,10 +6,10 @@ use crate::transfer::Unplannable;
 
 /// The limits of a command.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::paths) struct Cutter {
-    pub(in crate::paths) lba_bytes: u32,
+pub(crate) struct Cutter {
+    pub(crate) lba_bytes: u32,
     /// A multiple of the LBA.
-    pub(in crate::paths) command_bytes_max: u64,
+    pub(crate) command_bytes_max: u64,
 }
 
 /// One command of a request: a run of bytes on the device, and its data.

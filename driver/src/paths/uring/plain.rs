@@ -18,7 +18,8 @@ use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
 use crate::paths::extent::{Extent, Run};
 use crate::paths::file::OpenFile;
-use crate::paths::{DeviceInfo, Durability, Operation, QueueOptions};
+use crate::paths::info::{DeviceInfo, QueueOptions};
+use crate::paths::request::{Durability, Operation};
 use crate::queue_pair::{CommandError, Errno, RejectReason};
 use crate::sys::file_io::{PIECES_MAX, Pieces};
 use crate::target::KernelTarget;
@@ -28,7 +29,7 @@ pub type UringQueue<B> = KernelQueue<B, Plain>;
 
 /// A file and the options of its queues.
 #[derive(Clone, Debug)]
-pub(in crate::paths) struct UringDevice {
+pub(crate) struct UringDevice {
     file: OpenFile,
     /// Splits requests if completions are polled.
     polled: Option<Cutter>,
@@ -39,7 +40,7 @@ pub(in crate::paths) struct UringDevice {
 ///
 /// # Errors
 /// [`Error::Refused`] if polling was requested but is impossible.
-pub(in crate::paths) fn open(target: &KernelTarget, file: OpenFile) -> Result<UringDevice> {
+pub(crate) fn open(target: &KernelTarget, file: OpenFile) -> Result<UringDevice> {
     let cannot = file.cannot_poll(target.direct);
     let polled = match (target.polled, cannot) {
         (Some(true), Some(why)) => {
@@ -54,11 +55,11 @@ pub(in crate::paths) fn open(target: &KernelTarget, file: OpenFile) -> Result<Ur
 }
 
 impl UringDevice {
-    pub(in crate::paths) fn file(&self) -> &OpenFile {
+    pub(crate) fn file(&self) -> &OpenFile {
         &self.file
     }
 
-    pub(in crate::paths) fn info(&self, target: &KernelTarget) -> DeviceInfo {
+    pub(crate) fn info(&self, target: &KernelTarget) -> DeviceInfo {
         let mut info = self.file.info(target, depth_max(self.polled.is_some()));
         info.deallocates = self.file.punches();
         if let Some(Cutter { command_bytes_max, .. }) = self.polled {
@@ -71,7 +72,7 @@ impl UringDevice {
     ///
     /// # Errors
     /// [`Error::Refused`] with the system's error.
-    pub(in crate::paths) fn create_queue<B: IoBuffer>(
+    pub(crate) fn create_queue<B: IoBuffer>(
         &self,
         options: &QueueOptions,
         memory: &[&Buffer],
@@ -110,7 +111,7 @@ pub struct Plain {
 }
 
 impl Plain {
-    pub(in crate::paths) fn set_durability(&mut self, durability: Durability) {
+    pub(crate) fn set_durability(&mut self, durability: Durability) {
         self.durability = durability;
     }
 }

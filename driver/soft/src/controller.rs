@@ -7,21 +7,18 @@
 use std::fmt;
 use std::sync::Arc;
 
-use super::admin::{Events, Features, Statistics};
 use super::cmb::Cmb;
 use super::command::Entry;
 use super::doorbells::{DOORBELLS_OFFSET, Doorbells, Side};
 use super::hook::Watch;
-use super::io::Placements;
-use super::life::Life;
 use super::media::Store;
-use super::memory::{Dma, Fault, HostMemory};
+use super::memory::{Dma, Fault, HostMemory, Served};
 use super::namespace::Namespaces;
 use super::options::Options;
 use super::pending::Pending;
 use super::queue::{CompletionQueue, Queues, Rings, Shadow, SubmissionQueue};
 use super::registers::Registers;
-use super::run::Served;
+use super::state::{Events, Features, Life, Placements, Statistics};
 use super::transfer::{Rules, Transfer};
 use crate::error::Result;
 use adit_shared::SharedPages;

@@ -18,7 +18,8 @@
 //! | file | holds |
 //! |---|---|
 //! | `options` | configuration |
-//! | `controller`, `registers` | state, and the step that fetches commands |
+//! | `controller`, `registers` | the controller, and the step that fetches commands |
+//! | `state/` | what commands read and change, by subject |
 //! | `run`, `pending` | execution of commands, now or when due |
 //! | `life` | enable, disable, resets, shutdown, power |
 //! | `queue`, `doorbells` | rings, doorbells and shadow doorbells |
@@ -28,7 +29,7 @@
 //! | `namespace`, `protection`, `media/` | data and its protection |
 //! | `hook`, `faults/` | faults, by script or by plan |
 //! | `timing` | how long commands take |
-//! | `rng`, `words` | seeded randomness; parsing of values |
+//! | `rng`, `words`, `page` | seeded randomness; parsing of values; fields of data structures |
 //!
 //! `docs/use/faults.md` describes the faults, the effects of a power cut and the sources of the timing figures.
 //!
@@ -52,6 +53,7 @@ mod media;
 mod memory;
 mod namespace;
 mod options;
+mod page;
 mod pending;
 mod protection;
 mod prp;
@@ -60,6 +62,7 @@ mod registers;
 mod rng;
 mod run;
 mod sgl;
+mod state;
 mod status;
 #[cfg(test)]
 mod tests;

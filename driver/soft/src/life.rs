@@ -11,71 +11,15 @@ use super::command::Command;
 use super::controller::Controller;
 use super::faults::{FaultKind, Injector, Moment};
 use super::io;
-use super::memory::{Dma, HostMemory};
+use super::memory::{Dma, HostMemory, Served};
 use super::pending::Work;
 use super::queue::{CompletionQueue, SubmissionQueue};
 use super::registers::Registers;
 use super::rng::Rng;
-use super::run::Served;
+use super::state::life::{Life, Presence};
 use adit_shared::Time;
 use adit_spec::Qid;
 use adit_spec::register::{ShutdownNotification, ShutdownStatus};
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Presence {
-    #[default]
-    Here,
-    /// It has no power.
-    Unpowered,
-    /// It was pulled out.
-    Removed,
-}
-
-/// The controller's transitions between states, and which of them it refuses.
-#[derive(Debug, Default)]
-pub(super) struct Life {
-    presence: Presence,
-    hangs_enable: bool,
-    refuses_disable: bool,
-    refuses_reset: bool,
-    refuses_subsystem_reset: bool,
-    enable_delay: Duration,
-    disable_delay: Duration,
-    /// CC.EN was cleared and the controller has not yet followed.
-    pub(super) must_disable: bool,
-    /// When CSTS.RDY will be set, once decided.
-    enable_at: Option<Time>,
-    /// When CSTS.RDY will be cleared, once decided.
-    disable_at: Option<Time>,
-    /// How long to pause commands, from the next step on.
-    pause_next: Option<Duration>,
-    /// End of the pause (CSTS.PP).
-    paused_until: Option<Time>,
-}
-
-impl Life {
-    /// Whether the device does not answer: unpowered or removed.
-    #[inline]
-    pub(super) fn is_away(&self) -> bool {
-        self.presence != Presence::Here
-    }
-
-    /// Pauses commands from the next step on.
-    pub(super) fn pause_next(&mut self, duration: Duration) {
-        self.pause_next = Some(duration);
-    }
-
-    /// Whether commands are paused for firmware activation.
-    pub(super) fn is_pausing(&self) -> bool {
-        self.paused_until.is_some()
-    }
-
-    pub(super) fn next_due(&self) -> Option<Time> {
-        let disable_at = self.disable_at.filter(|_| !self.refuses_disable);
-        let times = [self.enable_at, disable_at, self.paused_until];
-        times.into_iter().flatten().filter(|time| *time != Time::NEVER).min()
-    }
-}
 
 impl Controller {
     /// Keeps CSTS.RDY set when the host clears CC.EN, until called again or reset.

@@ -12,6 +12,9 @@ use adit_spec::Iova;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fault;
 
+/// Result of serving a queue; a fault on the queue's own memory is fatal.
+pub(super) type Served<T = ()> = std::result::Result<T, Fault>;
+
 /// Result of a DMA access.
 pub type DmaResult = std::result::Result<(), Fault>;
 

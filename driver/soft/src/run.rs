@@ -6,14 +6,11 @@ use super::faults::{FaultPlan, Injector};
 use super::hook::Verdict;
 use super::io::{self, Range};
 use super::media::LbaRun;
-use super::memory::{Dma, Fault, HostMemory};
+use super::memory::{Dma, Fault, HostMemory, Served};
 use super::pending::Work;
 use super::status::{ABORT_REQUESTED, Answer, Reply, SUCCESS, WRITE_FAULT};
 use adit_shared::Time;
 use adit_spec::{Cid, Cqe, Qid, Sqe, Status};
-
-/// Result of serving a queue; a fault on the queue's own memory is fatal.
-pub(super) type Served<T = ()> = std::result::Result<T, Fault>;
 
 impl Controller {
     /// Calls `hook` for each fetched command; its [`Verdict`] decides. The fault plan sees the commands that the hook

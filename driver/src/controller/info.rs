@@ -17,7 +17,7 @@ pub struct ControllerOptions {
     /// Use shadow doorbells if the controller supports them and its doorbells are not memory themselves, as those
     /// that a vfio-user server lets us map. Default true.
     pub shadow_doorbells: bool,
-    /// Enable the controller memory buffer, for [`Placement::Cmb`]. Default false.
+    /// Enable the controller memory buffer, for [`super::Placement::Cmb`]. Default false.
     pub cmb: bool,
     /// Give each queue an interrupt vector and an eventfd. Default false: queues are polled.
     pub interrupts: bool,

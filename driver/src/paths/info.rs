@@ -29,7 +29,7 @@ pub struct DeviceOptions {
     /// handles that write over what may be a store. Default false.
     pub respects_exclusive: bool,
     /// Whether a controller's queues use shadow doorbells if available. Turn off if another agent, such as a
-    /// GPU, drives queues of the same controller: see [`Controller::create_raw_queue_pair`]. Default true.
+    /// GPU, drives queues of the same controller: see [`crate::Controller::create_raw_queue_pair`]. Default true.
     pub shadow_doorbells: bool,
     /// Time limit of each answer of a vfio-user server ([`ControllerOptions::server_timeout`]). Default 5 s.
     ///
@@ -75,11 +75,11 @@ pub struct DeviceInfo {
     /// Whether the controller says that it refuses writes to the namespace for now (NSATTR, Base 2.0 section 8.12). Other
     /// paths are opened for reading only, or not at all.
     pub is_write_protected: bool,
-    /// Whether [`Operation::Deallocate`] works.
+    /// Whether [`super::Operation::Deallocate`] works.
     pub deallocates: bool,
     /// Most LBAs of one deallocation; the largest number for no limit.
     pub deallocate_lbas_max: u64,
-    /// Most ranges that [`CommandQueue::post_ranges`] takes; 0 where it takes none.
+    /// Most ranges that [`super::CommandQueue::post_ranges`] takes; 0 where it takes none.
     pub deallocate_ranges_max: u32,
     /// Most LBAs of each of these ranges; the largest number for no limit.
     pub deallocate_range_lbas_max: u64,
@@ -90,7 +90,7 @@ pub struct DeviceInfo {
     pub has_holes: bool,
     /// Whether data passes through the page cache.
     pub is_cached: bool,
-    /// The device's own check of each read, if any ([`Namespace::protection`]). Does not cover the kernel's
+    /// The device's own check of each read, if any ([`crate::Namespace::protection`]). Does not cover the kernel's
     /// own protection of a block device.
     pub protection: Option<Protection>,
 }

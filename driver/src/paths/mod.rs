@@ -1,7 +1,7 @@
 //! Devices by any path: the driver's own queue pairs, or the kernel.
 //!
 //! A [`Device`] gives a benchmark or store its drive's size, memory for data, and queues. A [`DeviceQueue`]
-//! takes [`Request`]s and returns [`Completion`]s by the same few calls as a [`crate::QueuePair`]
+//! takes [`Request`]s and returns [`crate::Completion`]s by the same few calls as a [`crate::QueuePair`]
 //! ([`CommandQueue`]), so that the same loop runs on any path:
 //!
 //! | target | module | requests become |

@@ -50,7 +50,7 @@
 //! - **Retries** as the status and the controller allow ([`Retry`]).
 //! - **No allocation for a request** once a client has as many cells as requests in flight, unless a
 //!   [`Pending`] is dropped unanswered.
-//! - **An idle thread sleeps** ([`Idle`]). Open the controller with [`crate::ControllerOptions::interrupts`] to
+//! - **An idle thread sleeps** ([`crate::runtime::Idle`]). Open the controller with [`crate::ControllerOptions::interrupts`] to
 //!   let it sleep while commands are in flight, too.
 //!
 //! | file | job |

@@ -4,9 +4,8 @@
 //! buffer to the GPU; the next copy waits for it first.
 #![allow(unsafe_code)]
 
-use super::gpu::Gpu;
-use super::library::code;
-use super::stream::{NON_BLOCKING, poll_stream};
+use super::gpu::{Gpu, poll_stream};
+use super::library::{NON_BLOCKING, code};
 use crate::{Error, Result};
 use cudarc::driver::sys::{CUdeviceptr, CUstream};
 use std::ffi::c_void;

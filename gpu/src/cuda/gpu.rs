@@ -9,15 +9,20 @@ use super::copier::Copier;
 use super::library::{self, Cuda, code};
 use crate::{Error, Result};
 use cudarc::driver::CudaContext;
-use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute as Attribute};
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute as Attribute, CUstream};
 use std::ffi::{CStr, c_char, c_int};
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// Whether the CPU can map its dma-bufs (known from CUDA 13.3 on; newer headers name it).
 const DMA_BUF_MMAP_SUPPORTED: u32 = 152;
 /// Hardware queues that streams share unless `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise.
 const CONNECTIONS_DEFAULT: u32 = 8;
+
+/// Polls of a stream before the thread sleeps between them.
+const QUICK_LOOKS: u32 = 64;
+const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The open GPUs: opening one twice would allocate again, behind whatever runs.
 static OPEN: Mutex<Vec<(CUdevice, Weak<Gpu>)>> = Mutex::new(Vec::new());
@@ -250,6 +255,37 @@ pub(crate) fn flush_rdma_writes(gpu: &Gpu) -> Result<()> {
     // SAFETY: it takes two numbers.
     let result = unsafe { flush(CURRENT_CONTEXT, TO_OWNER) };
     gpu.cuda.check(what, "cuFlushGPUDirectRDMAWrites", result)
+}
+
+/// Polls a stream until its work is done or the time is over; returns whether it is done. The GPU's context must be
+/// current.
+pub(super) fn poll_stream(gpu: &Gpu, stream: CUstream, timeout: Duration) -> Result<bool> {
+    let begun = Instant::now();
+    for look in 0_u32.. {
+        if is_idle(gpu, stream)? {
+            return Ok(true);
+        }
+        if begun.elapsed() >= timeout {
+            break;
+        }
+        if look < QUICK_LOOKS {
+            std::thread::yield_now()
+        } else {
+            std::thread::sleep(LOOK_INTERVAL)
+        }
+    }
+    Ok(false)
+}
+
+/// Whether a stream's work is done; the GPU's context must be current.
+pub(super) fn is_idle(gpu: &Gpu, stream: CUstream) -> Result<bool> {
+    // SAFETY: the stream is live.
+    let result = unsafe { (gpu.cuda().cuStreamQuery)(stream) };
+    if result == code::NOT_READY {
+        return Ok(false);
+    }
+    gpu.cuda().check("do a stream's work", "cuStreamQuery", result)?;
+    Ok(true)
 }
 
 fn count(cuda: &Cuda) -> Result<u32> {

@@ -3,7 +3,6 @@
 //! Results are plain numbers here, because a newer driver may return one that the bindings do not know.
 #![allow(unsafe_code)]
 
-use super::partition::Resource;
 use crate::{Error, Result};
 use cudarc::driver::sys::{
     self, CUcontext, CUdevResourceDesc, CUdevice, CUdeviceptr, CUevent, CUfunction, CUgreenCtx,
@@ -15,6 +14,27 @@ use std::sync::OnceLock;
 
 /// The oldest supported driver, in terms of `cuDriverGetVersion`: CUDA 12.4.
 pub(crate) const DRIVER_VERSION_MIN: u32 = 12040;
+
+/// Not ordered with the legacy default stream.
+pub(crate) const NON_BLOCKING: u32 = 1;
+
+/// `CUdevResource` as far as all its versions agree (CUDA 12.4 on): a group of multiprocessors, written and read by the
+/// driver.
+#[repr(C, align(8))]
+#[derive(Clone, Copy)]
+pub(crate) struct Resource {
+    kind: u32,
+    private: [u32; 23],
+    pub(crate) sm_count: u32,
+    more: [u32; 11],
+}
+const _: () = assert!(size_of::<Resource>() == 144);
+
+impl Resource {
+    /// A resource for the driver to fill in.
+    pub(crate) const NOTHING: Resource =
+        Resource { kind: 0, private: [0; 23], sm_count: 0, more: [0; 11] };
+}
 
 /// Results that this crate distinguishes.
 pub(crate) mod code {

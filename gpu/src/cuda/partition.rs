@@ -6,8 +6,8 @@
 #![allow(unsafe_code)]
 
 use super::gpu::Gpu;
-use super::library::code;
-use super::stream::{NON_BLOCKING, Priority, Stream};
+use super::library::{NON_BLOCKING, Resource, code};
+use super::stream::{Priority, Stream};
 use crate::{Error, Result};
 use cudarc::driver::sys::{CUdevResourceDesc, CUgreenCtx, CUstream};
 use std::ptr;
@@ -20,19 +20,6 @@ const SM: u32 = 1;
 const IGNORE_SM_COSCHEDULING: u32 = 1;
 /// Required by the driver for every green context.
 const DEFAULT_STREAM: u32 = 1;
-
-/// `CUdevResource` as far as all its versions agree (CUDA 12.4 on): a group of multiprocessors, written and read by the
-/// driver.
-#[repr(C, align(8))]
-#[derive(Clone, Copy)]
-pub(crate) struct Resource {
-    kind: u32,
-    private: [u32; 23],
-    sm_count: u32,
-    more: [u32; 11],
-}
-const _: () = assert!(size_of::<Resource>() == 144);
-
 /// Both parts, and how they are separated.
 #[derive(Debug)]
 pub struct Partitions {
@@ -164,7 +151,7 @@ fn divide(gpu: &Gpu, sms: u32) -> Result<(Resource, Resource)> {
     let Some(ask) = gpu.cuda().cuDeviceGetDevResource else {
         return Err(unavailable("the driver has no cuDeviceGetDevResource, which CUDA 12.4 has"));
     };
-    let mut whole = NOTHING;
+    let mut whole = Resource::NOTHING;
     // SAFETY: it writes one resource.
     let result = unsafe { ask(gpu.device(), &mut whole, SM) };
     gpu.cuda().check("ask for the GPU's multiprocessors", "cuDeviceGetDevResource", result)?;
@@ -189,7 +176,7 @@ fn split(gpu: &Gpu, whole: &Resource, sms: u32, flags: u32) -> Result<(Resource,
             "the driver has no cuDevSmResourceSplitByCount, which CUDA 12.4 has",
         ));
     };
-    let (mut io, mut rest) = (NOTHING, NOTHING);
+    let (mut io, mut rest) = (Resource::NOTHING, Resource::NOTHING);
     let mut groups = 1;
     // SAFETY: it reads one resource, and writes one group, for that is how many there is room for, and the rest.
     let result = unsafe { split(&mut io, &mut groups, whole, &mut rest, flags, sms) };
@@ -217,6 +204,3 @@ fn context(gpu: &Arc<Gpu>, mut resource: Resource) -> Result<GreenContext> {
     gpu.cuda().check("make a green context", "cuGreenCtxCreate", result)?;
     Ok(GreenContext { gpu: gpu.clone(), raw })
 }
-
-/// A resource for the driver to fill in.
-const NOTHING: Resource = Resource { kind: 0, private: [0; 23], sm_count: 0, more: [0; 11] };

@@ -4,8 +4,8 @@
 #![allow(unsafe_code)]
 
 use super::event::Event;
-use super::gpu::Gpu;
-use super::library::code;
+use super::gpu::{Gpu, is_idle, poll_stream};
+use super::library::{NON_BLOCKING, code};
 use super::memory::{PinnedMemory, inside};
 use super::module::Function;
 use super::partition::GreenContext;
@@ -16,14 +16,7 @@ use std::ffi::c_void;
 use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-
-/// Not ordered with the legacy default stream.
-pub(super) const NON_BLOCKING: u32 = 1;
-/// Polls of a stream before the thread sleeps between them.
-const QUICK_LOOKS: u32 = 64;
-const LOOK_INTERVAL: Duration = Duration::from_micros(50);
-
+use std::time::Duration;
 /// Which stream's work goes first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
@@ -324,35 +317,4 @@ impl Priority {
             Priority::Low => least,
         })
     }
-}
-
-/// Whether a stream's work is done; the GPU's context must be current.
-fn is_idle(gpu: &Gpu, stream: CUstream) -> Result<bool> {
-    // SAFETY: the stream is live.
-    let result = unsafe { (gpu.cuda().cuStreamQuery)(stream) };
-    if result == code::NOT_READY {
-        return Ok(false);
-    }
-    gpu.cuda().check("do a stream's work", "cuStreamQuery", result)?;
-    Ok(true)
-}
-
-/// Polls a stream until its work is done or the time is over; returns whether it is done. The GPU's context must be
-/// current.
-pub(super) fn poll_stream(gpu: &Gpu, stream: CUstream, timeout: Duration) -> Result<bool> {
-    let begun = Instant::now();
-    for look in 0_u32.. {
-        if is_idle(gpu, stream)? {
-            return Ok(true);
-        }
-        if begun.elapsed() >= timeout {
-            break;
-        }
-        if look < QUICK_LOOKS {
-            std::thread::yield_now()
-        } else {
-            std::thread::sleep(LOOK_INTERVAL)
-        }
-    }
-    Ok(false)
 }

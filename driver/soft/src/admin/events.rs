@@ -1,27 +1,15 @@
-//! Asynchronous events (NVMe Base 2.0 section 5.2).
-//!
-//! After reporting an event, the controller holds back events of that type until the host reads the log page it named.
+//! Asynchronous Event Request, and what the owner makes happen to the device.
 
 use std::time::Duration;
 
 use crate::command::Command;
 use crate::controller::Controller;
 use crate::error::{Error, Result};
-use crate::memory::Dma;
-use crate::run::Served;
+use crate::memory::{Dma, Served};
+use crate::state::events::{
+    LOG_CHANGED_NAMESPACES, LOG_FIRMWARE, LOG_SMART, TYPE_NOTICE, TYPE_SMART,
+};
 use crate::status::{Answer, EVENT_LIMIT_EXCEEDED, Reply};
-
-/// Requests that may be outstanding (Identify Controller AERL, which is zero-based).
-pub(super) const REQUESTS_MAX: usize = 4;
-
-const TYPE_ERROR: u8 = 0;
-const TYPE_SMART: u8 = 1;
-const TYPE_NOTICE: u8 = 2;
-const LOG_ERROR: u8 = 1;
-const LOG_SMART: u8 = 2;
-const LOG_FIRMWARE: u8 = 3;
-const LOG_CHANGED_NAMESPACES: u8 = 4;
-
 /// Asynchronous Event Configuration: SMART critical warnings by their bits, namespace and
 /// firmware activation notices.
 const CONFIG_WARNINGS: u32 = 0xff;
@@ -37,85 +25,14 @@ const SMART_SPARE: u8 = 2;
 /// Beyond this many changed namespaces, the log reports "too many".
 const CHANGED_MAX: usize = 1024;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Event {
-    kind: u8,
-    info: u8,
-    log: u8,
-}
-
-/// Pending events, and the requests that wait for them.
-#[derive(Debug, Default)]
-pub(crate) struct Events {
-    waiting: Vec<Event>,
-    requests: Vec<Command>,
-    /// By event type: the log of the last reported event until the host reads it; 0 for none.
-    kept_back: [u8; 8],
-    /// Namespaces that changed since the host last read their log.
-    pub(super) changed: Vec<u32>,
-}
-
-impl Events {
-    fn raise(&mut self, kind: u8, info: u8, log: u8) {
-        let event = Event { kind, info, log };
-        if !self.waiting.contains(&event) {
-            self.waiting.push(event);
-        }
-    }
-
-    /// Reports a ring of a nonexistent queue's doorbell.
-    pub(crate) fn invalid_doorbell_register(&mut self) {
-        self.raise(TYPE_ERROR, 0, LOG_ERROR);
-    }
-
-    /// Reports a ring with an impossible value.
-    pub(crate) fn invalid_doorbell_value(&mut self) {
-        self.raise(TYPE_ERROR, 1, LOG_ERROR);
-    }
-
-    /// Re-arms the events of a log page that the host has read.
-    pub(super) fn log_was_read(&mut self, log: u8) {
-        for kept_back in self.kept_back.iter_mut().filter(|kept_back| **kept_back == log) {
-            *kept_back = 0;
-        }
-        if log == LOG_CHANGED_NAMESPACES {
-            self.changed.clear();
-        }
-    }
-
-    /// Takes an outstanding request back, for Abort.
-    pub(super) fn take_request(&mut self, cid: u16) -> Option<Command> {
-        let at = self.requests.iter().position(|request| request.cid == cid)?;
-        Some(self.requests.remove(at))
-    }
-
-    /// Takes the next reportable event and a request to report it with.
-    fn next(&mut self) -> Option<(Command, Event)> {
-        if self.waiting.is_empty() || self.requests.is_empty() {
-            return None;
-        }
-        let is_free = |event: &Event| self.kept_back[usize::from(event.kind)] == 0;
-        let at = self.waiting.iter().position(is_free)?;
-        let event = self.waiting.remove(at);
-        self.kept_back[usize::from(event.kind)] = event.log;
-        Some((self.requests.remove(0), event))
-    }
-}
-
 impl Controller {
     pub(super) fn async_event_request(&mut self, command: &Command) -> Answer {
-        if self.events.requests.len() >= REQUESTS_MAX {
-            return Err(EVENT_LIMIT_EXCEEDED);
-        }
-        self.events.requests.push(*command);
-        Ok(Reply::Later)
+        if self.events.add_request(command) { Ok(Reply::Later) } else { Err(EVENT_LIMIT_EXCEEDED) }
     }
 
     /// Completes requests with the reportable events.
     pub(crate) fn deliver_events(&mut self, dma: &Dma<'_>) -> Served {
-        while let Some((request, event)) = self.events.next() {
-            let dw0 =
-                u32::from(event.kind) | u32::from(event.info) << 8 | u32::from(event.log) << 16;
+        while let Some((request, dw0)) = self.events.next() {
             self.complete_waiting(&request, Ok(Reply::Done(dw0)), dma)?;
         }
         Ok(())

@@ -2,15 +2,15 @@
 //!
 //! Writes the structures field by field at the specification's offsets, independently of the driver's views.
 
-use super::events::REQUESTS_MAX;
-use super::log::ERROR_ENTRIES;
-use super::{put, put_text};
 use crate::command::Command;
 use crate::controller::Controller;
 use crate::io::{COPY_LBAS_MAX, COPY_RANGE_LBAS_MAX, COPY_RANGES_MAX};
 use crate::memory::Dma;
 use crate::namespace::Namespace;
 use crate::options::{NAMESPACES_MAX, Options, PCI_VENDOR, SglSupport};
+use crate::page::{put, put_text};
+use crate::state::events::REQUESTS_MAX;
+use crate::state::statistics::ERROR_ENTRIES;
 use crate::status::{Answer, INVALID_FIELD, INVALID_NAMESPACE};
 use adit_spec::Status;
 

@@ -1,13 +1,13 @@
 //! Log pages (NVMe Base 2.0 section 5.16).
 
-use std::collections::VecDeque;
-
 use super::identify::FIRMWARE_REVISION;
-use super::{put, put_text};
+use super::opcode::{DOORBELL_BUFFER_CONFIG, SUPPORTED};
 use crate::command::Command;
 use crate::controller::Controller;
 use crate::io;
 use crate::memory::Dma;
+use crate::page::{put, put_text};
+use crate::state::statistics::{ERROR_ENTRIES, ERROR_ENTRY_BYTES};
 use crate::status::{Answer, DATA_TRANSFER_ERROR, DONE, INVALID_FIELD, INVALID_LOG_PAGE};
 use adit_spec::{Iova, Status};
 
@@ -18,122 +18,10 @@ const FIRMWARE: u8 = 0x03;
 const CHANGED_NAMESPACES: u8 = 0x04;
 const EFFECTS: u8 = 0x05;
 const LOGS: [u8; 6] = [SUPPORTED_LOGS, ERRORS, SMART, FIRMWARE, CHANGED_NAMESPACES, EFFECTS];
-
-/// Entries of the error log (Identify Controller ELPE, which is zero-based).
-pub(super) const ERROR_ENTRIES: usize = 64;
-const ERROR_ENTRY_BYTES: usize = 64;
 const CHANGED_NAMESPACES_MAX: usize = 1024;
-const START_KELVIN: u16 = 300;
 /// Effects: supported; changes data; changes the namespace inventory.
 const EFFECT_SUPPORTED: u32 = 1;
 const EFFECT_DATA: u32 = 1 << 1;
-/// SMART data units are thousands of 512 bytes.
-const DATA_UNIT_BYTES: u64 = 512_000;
-const WARNING_TEMPERATURE: u8 = 1 << 1;
-
-#[derive(Clone, Copy, Debug)]
-struct ErrorEntry {
-    number: u64,
-    sqid: u16,
-    cid: u16,
-    status: Status,
-    lba: u64,
-    nsid: u32,
-}
-
-/// Counters since the controller was created.
-#[derive(Debug)]
-pub(crate) struct Statistics {
-    pub(super) temperature_kelvin: u16,
-    /// Critical warnings other than the temperature's.
-    pub(super) critical_warning: u8,
-    bytes_read: u64,
-    bytes_written: u64,
-    reads: u64,
-    writes: u64,
-    error_count: u64,
-    errors: VecDeque<ErrorEntry>,
-    /// Number of times that the controller was powered on.
-    pub(crate) power_cycles: u64,
-    /// Number of times that power was lost without a prior shutdown.
-    pub(crate) unsafe_shutdowns: u64,
-}
-
-impl Default for Statistics {
-    fn default() -> Statistics {
-        Statistics {
-            temperature_kelvin: START_KELVIN,
-            critical_warning: 0,
-            bytes_read: 0,
-            bytes_written: 0,
-            reads: 0,
-            writes: 0,
-            error_count: 0,
-            errors: VecDeque::with_capacity(ERROR_ENTRIES),
-            power_cycles: 1,
-            unsafe_shutdowns: 0,
-        }
-    }
-}
-
-impl Statistics {
-    #[inline]
-    pub(crate) fn read(&mut self, bytes: u64) {
-        self.reads += 1;
-        self.bytes_read += bytes;
-    }
-
-    #[inline]
-    pub(crate) fn written(&mut self, bytes: u64) {
-        self.writes += 1;
-        self.bytes_written += bytes;
-    }
-
-    pub(crate) fn record(&mut self, command: &Command, status: Status) {
-        self.error_count += 1;
-        if self.errors.len() == ERROR_ENTRIES {
-            self.errors.pop_back();
-        }
-        self.errors.push_front(ErrorEntry {
-            number: self.error_count,
-            sqid: command.sqid.0,
-            cid: command.cid,
-            status,
-            lba: if command.sqid.is_admin() { 0 } else { command.qword(10) },
-            nsid: command.nsid,
-        });
-    }
-
-    fn put_errors(&self, page: &mut [u8]) {
-        for (slot, error) in page.chunks_exact_mut(ERROR_ENTRY_BYTES).zip(&self.errors) {
-            put(slot, 0, error.number.to_le_bytes());
-            put(slot, 8, error.sqid.to_le_bytes());
-            put(slot, 10, error.cid.to_le_bytes());
-            put(slot, 12, (error.status.bits() << 1).to_le_bytes());
-            // The error names no parameter of the command.
-            put(slot, 14, u16::MAX.to_le_bytes());
-            put(slot, 16, error.lba.to_le_bytes());
-            put(slot, 24, error.nsid.to_le_bytes());
-        }
-    }
-
-    fn put_smart(&self, page: &mut [u8], threshold_kelvin: u16) {
-        let is_hot = self.temperature_kelvin >= threshold_kelvin;
-        let heat = if is_hot { WARNING_TEMPERATURE } else { 0 };
-        put(page, 0, [self.critical_warning | heat]);
-        put(page, 1, self.temperature_kelvin.to_le_bytes());
-        // Available spare and its threshold, in percent.
-        put(page, 3, [100, 10]);
-        put(page, 32, self.bytes_read.div_ceil(DATA_UNIT_BYTES).to_le_bytes());
-        put(page, 48, self.bytes_written.div_ceil(DATA_UNIT_BYTES).to_le_bytes());
-        put(page, 64, self.reads.to_le_bytes());
-        put(page, 80, self.writes.to_le_bytes());
-        put(page, 112, self.power_cycles.to_le_bytes());
-        put(page, 144, self.unsafe_shutdowns.to_le_bytes());
-        put(page, 176, self.error_count.to_le_bytes());
-    }
-}
-
 impl Controller {
     pub(super) fn get_log_page(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
         let log = command.low(10) as u8;
@@ -228,8 +116,8 @@ fn put_changed(page: &mut [u8], changed: &[u32]) {
 }
 
 fn put_effects(page: &mut [u8], has_dbbuf: bool, has_placement: bool) {
-    for opcode in super::SUPPORTED {
-        if opcode != super::DOORBELL_BUFFER_CONFIG || has_dbbuf {
+    for opcode in SUPPORTED {
+        if opcode != DOORBELL_BUFFER_CONFIG || has_dbbuf {
             put(page, usize::from(opcode) * 4, EFFECT_SUPPORTED.to_le_bytes());
         }
     }

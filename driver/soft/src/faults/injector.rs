@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{FaultCommands, FaultKind, FaultPlan, FaultRule, FaultScope, FaultTrigger, Subject};
 use crate::command::Command;
-use crate::io;
+use crate::io::{range_of, writes};
 use crate::rng::Rng;
 use adit_shared::Time;
 
@@ -136,10 +136,10 @@ impl FaultRule {
     }
 
     fn applies(&self, command: &Command) -> bool {
-        let range = io::range_of(command);
+        let range = range_of(command);
         let suits = match self.kind.subject() {
             Subject::Lbas => range.is_some(),
-            Subject::Writes => range.is_some() && io::writes(command.opcode),
+            Subject::Writes => range.is_some() && writes(command.opcode),
             _ => true,
         };
         suits && self.scope.contains(command, range)

@@ -24,7 +24,6 @@ pub(super) use copy::{COPY_LBAS_MAX, COPY_RANGE_LBAS_MAX, COPY_RANGES_MAX};
 pub(super) use decode::{
     IO_MANAGEMENT_RECEIVE, NAMES, Range, SUPPORTED, changes_data, effort_of, range_of, writes,
 };
-pub(super) use placement::Placements;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {

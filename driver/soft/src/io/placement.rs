@@ -4,11 +4,11 @@
 //! write without a directive goes to handle 0. Log pages and features of placement are not supported: a host learns the
 //! handles by I/O Management Receive.
 
-use super::{Answer, Controller, DONE, Dma, INVALID_FIELD};
-use crate::admin::put;
 use crate::command::Command;
-use crate::options::Options;
-use crate::status::INVALID_OPCODE;
+use crate::controller::Controller;
+use crate::memory::Dma;
+use crate::page::put;
+use crate::status::{Answer, DONE, INVALID_FIELD, INVALID_OPCODE};
 use adit_spec::Status;
 
 /// LBAs of a reclaim unit.
@@ -17,24 +17,6 @@ const UNIT_LBAS: u64 = 32_768;
 const DATA_PLACEMENT: u32 = 2;
 const HEADER_BYTES: usize = 16;
 const HANDLE_BYTES: usize = 32;
-
-/// The LBAs written through each handle; none without placement.
-#[derive(Debug)]
-pub(crate) struct Placements(Vec<u64>);
-
-impl Placements {
-    pub(crate) fn new(options: &Options) -> Placements {
-        Placements(vec![0; options.placement_handles.into()])
-    }
-
-    /// Counts LBAs written through a handle.
-    #[inline]
-    pub(super) fn written(&mut self, handle: usize, lbas: u64) {
-        if let Some(written) = self.0.get_mut(handle) {
-            *written += lbas;
-        }
-    }
-}
 
 impl Controller {
     /// Returns the handle that a write names.

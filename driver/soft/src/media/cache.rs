@@ -12,7 +12,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Media, MediaResult};
+use super::Media;
+use super::error::MediaResult;
 use crate::protection::TUPLE_BYTES;
 use crate::rng::Rng;
 

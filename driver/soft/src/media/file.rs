@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::{MediaError, MediaResult};
+use super::error::{MediaError, MediaResult};
 use crate::error::{Error, Result};
 use crate::memory::Dma;
 use adit_spec::Iova;

@@ -8,7 +8,7 @@
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 
-use super::{MediaError, MediaResult};
+use super::error::{MediaError, MediaResult};
 use crate::error::{Error, Result};
 use crate::memory::Dma;
 use adit_spec::Iova;

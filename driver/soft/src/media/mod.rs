@@ -12,42 +12,21 @@
 
 mod cache;
 mod defects;
+mod error;
 mod file;
 mod memory;
 mod store;
 
+use self::error::MediaResult;
 use self::file::FileMedia;
 use self::memory::MemoryMedia;
-use super::memory::{Dma, Fault};
+use super::memory::Dma;
 use super::options::{Options, Storage};
 use crate::error::Result;
 use adit_spec::Iova;
 
+pub(super) use error::MediaError;
 pub(super) use store::{LbaRun, Store};
-
-/// Why moving data failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum MediaError {
-    /// The host side failed: an unmapped address.
-    Host,
-    /// The media side failed: the file behind it.
-    Media,
-    Differ,
-}
-
-impl From<Fault> for MediaError {
-    fn from(_: Fault) -> MediaError {
-        MediaError::Host
-    }
-}
-
-impl From<std::io::Error> for MediaError {
-    fn from(_: std::io::Error) -> MediaError {
-        MediaError::Media
-    }
-}
-
-pub(super) type MediaResult<T = ()> = std::result::Result<T, MediaError>;
 
 /// The durable part of a controller's storage.
 #[derive(Debug)]

@@ -1,8 +1,9 @@
 //! The storage as commands see it: durable media, the write cache over them, and unreadable ranges.
 
+use super::Media;
 use super::cache::Cache;
 use super::defects::Defects;
-use super::{Media, MediaError, MediaResult};
+use super::error::{MediaError, MediaResult};
 use crate::error::Result;
 use crate::memory::Dma;
 use crate::options::Options;

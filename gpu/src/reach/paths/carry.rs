@@ -14,7 +14,8 @@ use adit_driver::controller::RawQueuePair;
 use adit_driver::spec::{Cid, DataPointer, Iova, Lba, LbaCount, Nsid, Sqe, Status};
 use adit_driver::{Buffer, Controller, Namespace, Placement, QueuePairOptions};
 
-use super::{Block, Mapped};
+use super::block::Block;
+use super::mapped::Mapped;
 use crate::cuda::{Gpu, flush_rdma_writes};
 use crate::error::{Error, Result};
 

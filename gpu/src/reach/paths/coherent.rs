@@ -9,11 +9,19 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
-use super::exposed::Address;
 use crate::cuda::{Attributes, DeviceMemory};
 use crate::error::{Error, Result};
 
 const WHAT: &str = "GPU memory at its own address";
+
+/// An address in this process, of memory that is never accessed through references.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Address(pub(super) NonNull<u8>);
+
+// SAFETY: only an address; code that reaches the memory behind it says why it may.
+unsafe impl Send for Address {}
+// SAFETY: as above.
+unsafe impl Sync for Address {}
 
 /// Checks that the GPU and the CPU share page tables.
 ///

@@ -9,8 +9,11 @@ use std::sync::Arc;
 use adit_driver::Controller;
 use memmap2::MmapRaw;
 
+use super::coherent::{self, Address};
+use super::dma_buf;
 use super::gdr::GdrMapping;
-use super::{Mapped, MemoryPath, coherent, dma_buf};
+use super::mapped::Mapped;
+use super::path::MemoryPath;
 use crate::cuda::{DeviceMemory, Gpu};
 use crate::error::{Error, Result};
 
@@ -32,16 +35,6 @@ pub(super) enum View {
     /// A mapping that gdrdrv made.
     Gdr(GdrMapping),
 }
-
-/// An address in this process, of memory that is never accessed through references.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Address(pub(super) NonNull<u8>);
-
-// SAFETY: only an address; code that reaches the memory behind it says why it may.
-unsafe impl Send for Address {}
-// SAFETY: as above.
-unsafe impl Sync for Address {}
-
 impl Exposed {
     /// Allocates at least `bytes` in the GPU and exposes them.
     ///

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use adit_driver::Controller;
 use adit_driver::sys::{Atomics, Backing, HostMemory};
 
-use super::Mapped;
+use super::mapped::Mapped;
 use crate::cuda::{Gpu, Registration};
 use crate::error::{Error, Result};
 

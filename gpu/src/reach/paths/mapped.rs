@@ -1,19 +1,7 @@
-//! A block of memory for the GPU, and its mapping for one device.
-
-use std::sync::Arc;
+//! The mapping of a block of memory for one device.
 
 use adit_driver::spec::Iova;
-use adit_driver::{Buffer, Controller, FileMapping, IoBuffer};
-
-use super::{Exposed, HostBlock};
-use crate::error::Result;
-
-/// Memory that the GPU can access, with what a device needs to map it.
-#[derive(Clone, Debug)]
-pub(crate) enum Block {
-    Gpu(Arc<Exposed>),
-    Host(Arc<HostBlock>),
-}
+use adit_driver::{Buffer, FileMapping, IoBuffer};
 
 /// A block mapped for one device; unmapped on drop, before the block can go.
 #[derive(Debug)]
@@ -22,56 +10,6 @@ pub(crate) enum Mapped {
     Here(Buffer),
     /// Registered by the file behind it.
     File(FileMapping),
-}
-
-impl Block {
-    pub(crate) fn address(&self) -> u64 {
-        match self {
-            Block::Gpu(exposed) => exposed.memory().address(),
-            Block::Host(host) => host.address(),
-        }
-    }
-
-    /// Maps the whole block for a device.
-    ///
-    /// # Errors
-    /// The device's bus's.
-    pub(crate) fn map(&self, controller: &Controller) -> Result<Mapped> {
-        match self {
-            Block::Gpu(exposed) => exposed.map(controller),
-            Block::Host(host) => host.map(controller),
-        }
-    }
-
-    /// Maps it for several devices.
-    ///
-    /// # Errors
-    /// The first refusal, which undoes the earlier mappings.
-    pub(crate) fn map_for(&self, controllers: &[Arc<Controller>]) -> Result<Vec<Mapped>> {
-        controllers.iter().map(|controller| self.map(controller)).collect()
-    }
-
-    /// Copies from `offset`.
-    ///
-    /// # Errors
-    /// [`crate::Error::Invalid`] outside the block; CUDA's.
-    pub(crate) fn read(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        match self {
-            Block::Gpu(exposed) => exposed.memory().read(offset, bytes),
-            Block::Host(host) => host.read(offset, bytes),
-        }
-    }
-
-    /// Copies `bytes` to `offset`.
-    ///
-    /// # Errors
-    /// As [`Block::read`].
-    pub(crate) fn write(&self, offset: u64, bytes: &[u8]) -> Result<()> {
-        match self {
-            Block::Gpu(exposed) => exposed.memory().write(offset, bytes),
-            Block::Host(host) => host.write(offset, bytes),
-        }
-    }
 }
 
 impl Mapped {

@@ -17,6 +17,7 @@
 //! The order of ownership implements law 3: a mapping for a device ([`Mapped`]) owns what it maps ([`Block`]), which
 //! owns the mapping in this process, which owns the memory. If unmapping fails, the driver leaks all of that.
 
+mod block;
 mod carry;
 mod coherent;
 mod dma_buf;
@@ -24,6 +25,7 @@ mod exposed;
 mod gdr;
 mod host;
 mod mapped;
+mod path;
 #[cfg(test)]
 pub(crate) mod tests;
 
@@ -34,65 +36,18 @@ use adit_driver::Controller;
 use crate::cuda::Gpu;
 use crate::error::{Error, Result};
 
+pub(crate) use block::Block;
 pub use carry::Carried;
 pub(crate) use carry::{check_arrival, flush_if_needed, host_copy, other_than};
 pub(crate) use exposed::Exposed;
 #[cfg(feature = "internals")]
 pub use gdr::is_present as gdr_is_present;
 pub(crate) use host::HostBlock;
-pub(crate) use mapped::{Block, Mapped};
+pub(crate) use mapped::Mapped;
+pub use path::MemoryPath;
 
 /// Bytes to try a path with: one granule of exportable memory.
 const PROBE_BYTES: u64 = 2 << 20;
-
-/// A path, best first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum MemoryPath {
-    /// The GPU shares the CPU's page tables: its memory is mapped at its own address.
-    Coherent,
-    /// Maps the memory's dma-buf through iommufd.
-    DmaBufIommufd,
-    /// Maps the memory's dma-buf into this process, and that mapping for the device.
-    DmaBufMmap,
-    /// As `DmaBufMmap`, by the kernel module gdrdrv.
-    Gdrdrv,
-    /// Host memory that both the GPU and the device access.
-    PinnedHost,
-    /// Without the GPU.
-    CpuOnly,
-}
-
-impl MemoryPath {
-    /// All paths, best first.
-    pub const ALL: [MemoryPath; 6] = [
-        MemoryPath::Coherent,
-        MemoryPath::DmaBufIommufd,
-        MemoryPath::DmaBufMmap,
-        MemoryPath::Gdrdrv,
-        MemoryPath::PinnedHost,
-        MemoryPath::CpuOnly,
-    ];
-
-    /// Paths to the GPU's own memory, best first.
-    pub const TO_GPU: [MemoryPath; 4] = [
-        MemoryPath::Coherent,
-        MemoryPath::DmaBufIommufd,
-        MemoryPath::DmaBufMmap,
-        MemoryPath::Gdrdrv,
-    ];
-
-    /// Name in reports.
-    pub fn name(self) -> &'static str {
-        match self {
-            MemoryPath::Coherent => "coherent memory",
-            MemoryPath::DmaBufIommufd => "dma-buf through iommufd",
-            MemoryPath::DmaBufMmap => "dma-buf mapped here",
-            MemoryPath::Gdrdrv => "gdrdrv",
-            MemoryPath::PinnedHost => "pinned host memory",
-            MemoryPath::CpuOnly => "CPU only",
-        }
-    }
-}
 
 /// Result of trying a path.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -57,13 +57,11 @@ ADIT_CUDA cuDevicePrimaryCtxRetain(Handle* handle, int ordinal) {
     if (!is_device(ordinal)) { return misuse(INVALID_DEVICE); }
     if (handle == nullptr) { return misuse(INVALID_VALUE); }
     State& all = state();
-    const u32 sms = settings().sms;
     std::lock_guard<std::mutex> held(all.lock);
     auto context = all.contexts.find(all.primaries[ordinal]);
     if (context == nullptr) {
         context = std::make_shared<Context>();
         context->ordinal = ordinal;
-        context->sms = sms;
         all.primaries[ordinal] = all.contexts.add(context);
     }
     context->retained += 1;
@@ -113,13 +111,6 @@ ADIT_CUDA cuCtxPopCurrent_v2(Handle* handle) {
     if (context_stack.empty()) { return misuse(INVALID_CONTEXT); }
     if (handle != nullptr) { *handle = context_stack.back(); }
     context_stack.pop_back();
-    return SUCCESS;
-}
-
-ADIT_CUDA cuCtxGetDevice(int* ordinal) {
-    ADIT_ENTER_CONTEXT();
-    if (ordinal == nullptr) { return misuse(INVALID_VALUE); }
-    *ordinal = current_context()->ordinal;
     return SUCCESS;
 }
 
@@ -204,23 +195,11 @@ ADIT_CUDA cuGreenCtxCreate(Handle* handle, Handle description_handle, int ordina
     if (description == nullptr || all.contexts.find(parent) == nullptr) { return misuse(INVALID_CONTEXT); }
     auto green = std::make_shared<Context>();
     green->ordinal = ordinal;
-    green->sms = description->sm.count;
     green->is_green = true;
     green->parent = parent;
     *handle = all.greens.add(green);
     all.green_views[all.contexts.add(green)] = *handle;
     return SUCCESS;
-}
-
-ADIT_CUDA cuCtxFromGreenCtx(Handle* handle, Handle green) {
-    ADIT_ENTER();
-    std::lock_guard<std::mutex> held(state().lock);
-    for (const auto& [context, of] : state().green_views) {
-        if (of != green || handle == nullptr) { continue; }
-        *handle = context;
-        return SUCCESS;
-    }
-    return misuse(INVALID_HANDLE);
 }
 
 ADIT_CUDA cuGreenCtxDestroy(Handle handle) {
@@ -234,15 +213,5 @@ ADIT_CUDA cuGreenCtxDestroy(Handle handle) {
         all.green_views.erase(view);
         return SUCCESS;
     }
-    return SUCCESS;
-}
-
-ADIT_CUDA cuGreenCtxGetDevResource(Handle handle, DeviceResource* resource, u32 type) {
-    ADIT_ENTER();
-    std::lock_guard<std::mutex> held(state().lock);
-    const auto green = state().greens.find(handle);
-    if (green == nullptr) { return misuse(INVALID_HANDLE); }
-    if (resource == nullptr || type != RESOURCE_SM) { return misuse(INVALID_VALUE); }
-    *resource = sm_resource(green->sms);
     return SUCCESS;
 }

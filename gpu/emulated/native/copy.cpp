@@ -61,11 +61,11 @@ Result copy(const Copy& what, const std::shared_ptr<Stream>& stream, bool waits)
     return SUCCESS;
 }
 
-template <class T> Result fill(Address at, T value, u64 count, const std::shared_ptr<Stream>& stream, bool waits) {
+Result fill(Address at, u8 value, u64 count, const std::shared_ptr<Stream>& stream, bool waits) {
     if (stream == nullptr) { return misuse(INVALID_HANDLE); }
     if (count == 0) { return SUCCESS; }
     std::unique_lock<std::mutex> held(state().lock);
-    const bool is_sound = at % sizeof(T) == 0 && is_reachable_locked(state(), at, count * sizeof(T));
+    const bool is_sound = is_reachable_locked(state(), at, count);
     if (!is_sound) { return misuse(INVALID_VALUE); }
     const Use uses(state(), at);
     held.unlock();
@@ -75,7 +75,7 @@ template <class T> Result fill(Address at, T value, u64 count, const std::shared
     }
     auto operation = [=] {
         (void)uses;
-        for (u64 index = 0; index < count; ++index) { reinterpret_cast<T*>(at)[index] = value; }
+        std::memset(reinterpret_cast<void*>(at), value, count);
     };
     if (waits) { return run(stream, operation); }
     append(stream, operation);
@@ -99,16 +99,6 @@ ADIT_CUDA cuMemcpyDtoH_v2(void* to, Address from, std::size_t bytes) {
     return copy({address_of(to), from, bytes, false, true}, stream_of(0), true);
 }
 
-ADIT_CUDA cuMemcpyDtoD_v2(Address to, Address from, std::size_t bytes) {
-    ADIT_ENTER_CONTEXT();
-    return copy({to, from, bytes, true, true}, stream_of(0), true);
-}
-
-ADIT_CUDA cuMemcpy(Address to, Address from, std::size_t bytes) {
-    ADIT_ENTER_CONTEXT();
-    return copy({to, from, bytes, false, false}, stream_of(0), true);
-}
-
 ADIT_CUDA cuMemcpyHtoDAsync_v2(Address to, const void* from, std::size_t bytes, Handle stream) {
     ADIT_ENTER_CONTEXT();
     return copy({to, address_of(from), bytes, true, false}, stream_of(stream), false);
@@ -119,11 +109,6 @@ ADIT_CUDA cuMemcpyDtoHAsync_v2(void* to, Address from, std::size_t bytes, Handle
     return copy({address_of(to), from, bytes, false, true}, stream_of(stream), false);
 }
 
-ADIT_CUDA cuMemcpyDtoDAsync_v2(Address to, Address from, std::size_t bytes, Handle stream) {
-    ADIT_ENTER_CONTEXT();
-    return copy({to, from, bytes, true, true}, stream_of(stream), false);
-}
-
 ADIT_CUDA cuMemcpyAsync(Address to, Address from, std::size_t bytes, Handle stream) {
     ADIT_ENTER_CONTEXT();
     const u64 moved = settings().copies == "dropped" ? 0 : bytes;
@@ -132,20 +117,10 @@ ADIT_CUDA cuMemcpyAsync(Address to, Address from, std::size_t bytes, Handle stre
 
 ADIT_CUDA cuMemsetD8_v2(Address at, u8 value, std::size_t count) {
     ADIT_ENTER_CONTEXT();
-    return fill<u8>(at, value, count, stream_of(0), true);
-}
-
-ADIT_CUDA cuMemsetD32_v2(Address at, u32 value, std::size_t count) {
-    ADIT_ENTER_CONTEXT();
-    return fill<u32>(at, value, count, stream_of(0), true);
+    return fill(at, value, count, stream_of(0), true);
 }
 
 ADIT_CUDA cuMemsetD8Async(Address at, u8 value, std::size_t count, Handle stream) {
     ADIT_ENTER_CONTEXT();
-    return fill<u8>(at, value, count, stream_of(stream), false);
-}
-
-ADIT_CUDA cuMemsetD32Async(Address at, u32 value, std::size_t count, Handle stream) {
-    ADIT_ENTER_CONTEXT();
-    return fill<u32>(at, value, count, stream_of(stream), false);
+    return fill(at, value, count, stream_of(stream), false);
 }

@@ -1,8 +1,5 @@
 // The devices and their properties: attributes follow the settings; the rest is like an H200.
-#include <dlfcn.h>
-
 #include <cstdio>
-#include <cstring>
 
 #include "memory.h"
 
@@ -119,35 +116,9 @@ ADIT_CUDA cuDeviceGetPCIBusId(char* text, int bytes, int ordinal) {
     return SUCCESS;
 }
 
-ADIT_CUDA cuDeviceGetUuid_v2(u8* uuid, int ordinal) {
-    ADIT_ENTER();
-    if (!is_device(ordinal)) { return misuse(INVALID_DEVICE); }
-    if (uuid == nullptr) { return misuse(INVALID_VALUE); }
-    std::memset(uuid, 0xAD, 16);
-    uuid[15] = static_cast<u8>(ordinal);
-    return SUCCESS;
-}
-
 ADIT_CUDA cuFlushGPUDirectRDMAWrites(u32 target, u32 scope) {
     ADIT_ENTER_CONTEXT();
     if (!settings().rdma) { return NOT_SUPPORTED; }
     const bool is_scope = scope == 100 || scope == 200;
     return target == 0 && is_scope ? SUCCESS : misuse(INVALID_VALUE);
-}
-
-ADIT_CUDA cuGetProcAddress_v2(const char* symbol, void** function, int, u64, u32* status) {
-    if (symbol == nullptr || function == nullptr) { return INVALID_VALUE; }
-    // A caller of this version gets the newest variant of a name.
-    const std::string name = symbol;
-    Dl_info own;
-    void* found = nullptr;
-    if (dladdr(reinterpret_cast<void*>(&is_device), &own) != 0) {
-        void* library = dlopen(own.dli_fname, RTLD_LAZY | RTLD_NOLOAD);
-        found = library == nullptr ? nullptr : dlsym(library, (name + "_v2").c_str());
-        if (library != nullptr && found == nullptr) { found = dlsym(library, symbol); }
-        if (library != nullptr) { dlclose(library); }
-    }
-    *function = found;
-    if (status != nullptr) { *status = found == nullptr ? 1 : 0; }
-    return found == nullptr ? NOT_FOUND : SUCCESS;
 }

@@ -26,19 +26,6 @@ Result refuse_captured(const Event& event) {
     return CAPTURED_EVENT;
 }
 
-Result elapsed(float* milliseconds, Handle start, Handle end) {
-    std::shared_ptr<Mark> from, to;
-    const auto first = find_event(start, from), second = find_event(end, to);
-    if (first == nullptr || second == nullptr) { return misuse(INVALID_HANDLE); }
-    if (milliseconds == nullptr) { return misuse(INVALID_VALUE); }
-    const bool is_timed = ((first->flags | second->flags) & EVENT_DISABLE_TIMING) == 0;
-    if (from == nullptr || to == nullptr || !is_timed) { return misuse(INVALID_HANDLE); }
-    if (!from->is_set() || !to->is_set()) { return NOT_READY; }
-    const auto elapsed_ns = static_cast<std::int64_t>(to->time_ns - from->time_ns);
-    *milliseconds = static_cast<float>(static_cast<double>(elapsed_ns) / 1e6);
-    return SUCCESS;
-}
-
 }  // namespace
 }  // namespace emulated
 
@@ -100,12 +87,16 @@ ADIT_CUDA cuEventSynchronize(Handle handle) {
 
 ADIT_CUDA cuEventElapsedTime(float* milliseconds, Handle start, Handle end) {
     ADIT_ENTER();
-    return elapsed(milliseconds, start, end);
-}
-
-ADIT_CUDA cuEventElapsedTime_v2(float* milliseconds, Handle start, Handle end) {
-    ADIT_ENTER();
-    return elapsed(milliseconds, start, end);
+    std::shared_ptr<Mark> from, to;
+    const auto first = find_event(start, from), second = find_event(end, to);
+    if (first == nullptr || second == nullptr) { return misuse(INVALID_HANDLE); }
+    if (milliseconds == nullptr) { return misuse(INVALID_VALUE); }
+    const bool is_timed = ((first->flags | second->flags) & EVENT_DISABLE_TIMING) == 0;
+    if (from == nullptr || to == nullptr || !is_timed) { return misuse(INVALID_HANDLE); }
+    if (!from->is_set() || !to->is_set()) { return NOT_READY; }
+    const auto elapsed_ns = static_cast<std::int64_t>(to->time_ns - from->time_ns);
+    *milliseconds = static_cast<float>(static_cast<double>(elapsed_ns) / 1e6);
+    return SUCCESS;
 }
 
 ADIT_CUDA cuStreamWaitEvent(Handle stream_handle, Handle handle, u32 flags) {

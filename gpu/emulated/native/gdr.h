@@ -1,23 +1,10 @@
-// The emulated driver's functions for the emulated gdrcopy, and the structure of its interface.
+// The emulated driver's functions for the emulated gdrcopy.
 #pragma once
 #include "abi.h"
 
 namespace emulated {
 
 enum class GdrState : u32 { OK, ABSENT, REFUSED };
-
-// gdr_info_v2_t.
-struct GdrInfo {
-    u64 address;
-    u64 mapped_bytes;
-    u32 page_bytes;
-    u64 cycles;
-    u32 cycles_per_ms;
-    unsigned is_mapped : 1;
-    unsigned is_write_combined : 1;
-    u32 mapping_type;       // 0 none, 1 write-combining
-};
-static_assert(sizeof(GdrInfo) == 48, "gdr_info_v2_t");
 
 }  // namespace emulated
 

@@ -46,17 +46,6 @@ Pin* find_pin(void* gdr, unsigned long handle) {
 
 using namespace emulated;
 
-ADIT_EXPORT void gdr_runtime_get_version(int* major, int* minor) {
-    *major = 2;
-    *minor = 5;
-}
-
-ADIT_EXPORT int gdr_driver_get_version(void* gdr, int* major, int* minor) {
-    if (gdr != &pins()) { return EINVAL; }
-    gdr_runtime_get_version(major, minor);
-    return 0;
-}
-
 ADIT_EXPORT void* gdr_open() { return adit_emulated_gdr(nullptr) == GdrState::ABSENT ? nullptr : &pins(); }
 
 ADIT_EXPORT int gdr_close(void* gdr) { return gdr == &pins() ? 0 : EINVAL; }
@@ -109,19 +98,5 @@ ADIT_EXPORT int gdr_unmap(void* gdr, unsigned long handle, void* mapped, std::si
     if (pin == nullptr || mapped == nullptr || pin->mapped != mapped) { return EINVAL; }
     munmap(mapped, pin->mapped_bytes);
     pin->mapped = nullptr;
-    return 0;
-}
-
-ADIT_EXPORT int gdr_get_info_v2(void* gdr, unsigned long handle, GdrInfo* info) {
-    std::lock_guard<std::mutex> held(pins().lock);
-    const Pin* pin = find_pin(gdr, handle);
-    if (pin == nullptr || info == nullptr) { return EINVAL; }
-    *info = GdrInfo{};
-    info->address = pin->address;
-    info->mapped_bytes = pin->mapped_bytes;
-    info->page_bytes = GPU_PAGE_BYTES;
-    info->is_mapped = pin->mapped != nullptr;
-    info->is_write_combined = info->is_mapped;
-    info->mapping_type = info->is_mapped ? 1 : 0;
     return 0;
 }

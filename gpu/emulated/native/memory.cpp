@@ -202,16 +202,6 @@ ADIT_CUDA cuMemFree_v2(Address address) {
     return SUCCESS;
 }
 
-ADIT_CUDA cuMemGetInfo_v2(std::size_t* free, std::size_t* total) {
-    ADIT_ENTER_CONTEXT();
-    if (free == nullptr || total == nullptr) { return misuse(INVALID_VALUE); }
-    *total = settings().memory_bytes;
-    const int ordinal = current_context()->ordinal;
-    std::lock_guard<std::mutex> held(state().lock);
-    *free = *total - std::min<u64>(*total, state().used_bytes[ordinal]);
-    return SUCCESS;
-}
-
 ADIT_CUDA cuMemHostAlloc(void** host, std::size_t bytes, u32 flags) {
     ADIT_ENTER_CONTEXT();
     if (host == nullptr || bytes == 0 || (flags & ~HOST_ALLOC_FLAGS) != 0) { return misuse(INVALID_VALUE); }

@@ -26,8 +26,6 @@ constexpr u32 LANES = 32;
 // Each is a thread. gpu/src/bench/run.rs repeats the number.
 constexpr u32 WARPS_MAX = 256;
 constexpr u32 THREADS_MAX = 1024;
-constexpr u32 THREADS_PER_SM = 2048;
-constexpr u32 BLOCKS_PER_SM = 32;
 
 Result load(Handle* handle, const char* image) {
     if (handle == nullptr || image == nullptr) { return misuse(INVALID_VALUE); }
@@ -139,11 +137,6 @@ ADIT_CUDA cuModuleLoadData(Handle* handle, const void* image) {
     return load(handle, static_cast<const char*>(image));
 }
 
-ADIT_CUDA cuModuleLoadDataEx(Handle* handle, const void* image, u32, u32*, void**) {
-    ADIT_ENTER_CONTEXT();
-    return load(handle, static_cast<const char*>(image));
-}
-
 ADIT_CUDA cuModuleUnload(Handle handle) {
     ADIT_ENTER_CONTEXT();
     if (Result why = before_free()) { return why; }
@@ -175,25 +168,6 @@ ADIT_CUDA cuModuleGetFunction(Handle* handle, Handle module_handle, const char* 
 ADIT_CUDA cuFuncLoad(Handle handle) {
     ADIT_ENTER_CONTEXT();
     return find_function(handle) == nullptr ? misuse(INVALID_HANDLE) : SUCCESS;
-}
-
-ADIT_CUDA cuFuncGetAttribute(int* value, u32 attribute, Handle handle) {
-    ADIT_ENTER();
-    if (find_function(handle) == nullptr) { return misuse(INVALID_HANDLE); }
-    if (value == nullptr || attribute > 9) { return misuse(INVALID_VALUE); }
-    // Threads per block, shared, constant and local bytes, registers, PTX and binary version, and the caches.
-    constexpr int VALUES[] = {THREADS_MAX, 0, 0, 0, 64, 90, 90, 0, 49152, -1};
-    *value = VALUES[attribute];
-    return SUCCESS;
-}
-
-ADIT_CUDA cuOccupancyMaxActiveBlocksPerMultiprocessor(int* blocks, Handle handle, int threads, std::size_t) {
-    ADIT_ENTER_CONTEXT();
-    if (find_function(handle) == nullptr) { return misuse(INVALID_HANDLE); }
-    if (blocks == nullptr || threads <= 0 || static_cast<u32>(threads) > THREADS_MAX) { return misuse(INVALID_VALUE); }
-    const u32 most = THREADS_PER_SM / static_cast<u32>(threads);
-    *blocks = static_cast<int>(most < BLOCKS_PER_SM ? most : BLOCKS_PER_SM);
-    return SUCCESS;
 }
 
 ADIT_CUDA cuLaunchKernel(Handle handle, u32 blocks, u32 blocks_y, u32 blocks_z, u32 threads, u32 threads_y,

@@ -233,14 +233,3 @@ ADIT_EXPORT NvrtcResult nvrtcGetPTXSize(Handle handle, std::size_t* bytes) {
 }
 
 ADIT_EXPORT NvrtcResult nvrtcGetPTX(Handle handle, char* into) { return text_of(handle, &Program::ptx, into); }
-
-ADIT_EXPORT const char* nvrtcGetErrorString(u32 code) {
-    switch (code) {
-        case NVRTC_SUCCESS: return "NVRTC_SUCCESS";
-        case NVRTC_INVALID_INPUT: return "NVRTC_ERROR_INVALID_INPUT";
-        case NVRTC_INVALID_PROGRAM: return "NVRTC_ERROR_INVALID_PROGRAM";
-        case NVRTC_INVALID_OPTION: return "NVRTC_ERROR_INVALID_OPTION";
-        case NVRTC_COMPILATION: return "NVRTC_ERROR_COMPILATION";
-        default: return "NVRTC_ERROR unknown";
-    }
-}

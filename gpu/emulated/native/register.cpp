@@ -166,46 +166,6 @@ ADIT_CUDA cuMemHostGetDevicePointer_v2(Address* address, void* host, u32 flags) 
     return *address == 0 ? misuse(INVALID_VALUE) : SUCCESS;
 }
 
-namespace emulated {
-namespace {
-
-template <class T> void put(void* data, T value) { std::memcpy(data, &value, sizeof value); }
-
-// Call with the lock held; `base` is the range's first address.
-Result pointer_attribute(void* data, u32 attribute, const Range& range, Address base, Address at) {
-    const bool is_device = range.sort == Range::Sort::DEVICE || range.sort == Range::Sort::VIRTUAL;
-    switch (attribute) {
-        case POINTER_CONTEXT: put<Handle>(data, range.context); return SUCCESS;
-        case POINTER_MEMORY_TYPE: put<u32>(data, is_device ? MEMORY_TYPE_DEVICE : MEMORY_TYPE_HOST); return SUCCESS;
-        case POINTER_DEVICE_POINTER: put<Address>(data, at); return SUCCESS;
-        case POINTER_HOST_POINTER:
-            if (is_device) { return INVALID_VALUE; }
-            put<Address>(data, range.host + (at - base));
-            return SUCCESS;
-        case POINTER_SYNC_MEMOPS: put<u32>(data, range.sync_memops); return SUCCESS;
-        case POINTER_BUFFER_ID: put<u64>(data, range.identity); return SUCCESS;
-        case POINTER_IS_MANAGED: put<u32>(data, 0); return SUCCESS;
-        case POINTER_DEVICE_ORDINAL: put<int>(data, range.ordinal); return SUCCESS;
-        case POINTER_RANGE_START: put<Address>(data, base); return SUCCESS;
-        case POINTER_RANGE_SIZE: put<std::size_t>(data, range.bytes); return SUCCESS;
-        case POINTER_MAPPED: put<u32>(data, 1); return SUCCESS;
-        case POINTER_IS_GPU_DIRECT_RDMA_CAPABLE: put<u32>(data, is_device && range.rdma); return SUCCESS;
-        default: return misuse(INVALID_VALUE);
-    }
-}
-
-}  // namespace
-}  // namespace emulated
-
-ADIT_CUDA cuPointerGetAttribute(void* data, u32 attribute, Address at) {
-    ADIT_ENTER_CONTEXT();
-    State& all = state();
-    std::lock_guard<std::mutex> held(all.lock);
-    const Range* range = find_range(all, at);
-    if (data == nullptr || range == nullptr) { return INVALID_VALUE; }
-    return pointer_attribute(data, attribute, *range, std::prev(all.ranges.upper_bound(at))->first, at);
-}
-
 ADIT_CUDA cuPointerSetAttribute(const void* value, u32 attribute, Address at) {
     ADIT_ENTER_CONTEXT();
     State& all = state();
@@ -217,16 +177,5 @@ ADIT_CUDA cuPointerSetAttribute(const void* value, u32 attribute, Address at) {
     u32 set;
     std::memcpy(&set, value, sizeof set);
     range->sync_memops = set != 0;
-    return SUCCESS;
-}
-
-ADIT_CUDA cuMemGetAddressRange_v2(Address* base, std::size_t* bytes, Address at) {
-    ADIT_ENTER_CONTEXT();
-    State& all = state();
-    std::lock_guard<std::mutex> held(all.lock);
-    const Range* range = find_range(all, at);
-    if (range == nullptr) { return NOT_FOUND; }
-    if (base != nullptr) { *base = std::prev(all.ranges.upper_bound(at))->first; }
-    if (bytes != nullptr) { *bytes = range->bytes; }
     return SUCCESS;
 }

@@ -74,7 +74,6 @@ struct Graph {
 
 struct Context {
     int ordinal = 0;
-    u32 sms = 0;
     bool is_green = false;
     Handle parent = 0;                  // of a green context, the primary one
     u32 retained = 0;

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <chrono>
 #include <thread>
-#include <type_traits>
 
 #include "memory.h"
 
@@ -83,11 +82,10 @@ void Stream::wait(u64 position) {
     changed.wait(held, [&] { return finished >= position; });
 }
 
-std::shared_ptr<Stream> start_stream(Handle context, u32 flags, int priority, bool is_legacy) {
+std::shared_ptr<Stream> start_stream(Handle context, u32 flags, bool is_legacy) {
     auto stream = std::make_shared<Stream>();
     stream->context = context;
     stream->flags = flags;
-    stream->priority = priority;
     stream->is_legacy = is_legacy;
     static std::atomic<u32> streams{0};
     const u32 queues = settings().queues;
@@ -110,7 +108,7 @@ std::shared_ptr<Stream> stream_of(Handle handle) {
     const Handle here = current_handle();
     const auto context = state().contexts.find(here);
     if (context == nullptr) { return nullptr; }
-    if (context->legacy == nullptr) { context->legacy = start_stream(here, 0, 0, true); }
+    if (context->legacy == nullptr) { context->legacy = start_stream(here, 0, true); }
     return context->legacy;
 }
 
@@ -212,9 +210,9 @@ u64 end_capture(State& all, const std::shared_ptr<Capture>& capture) {
     return ended;
 }
 
-Result make_stream(Handle* handle, Handle context, u32 flags, int priority) {
+Result make_stream(Handle* handle, Handle context, u32 flags) {
     if (handle == nullptr || (flags & ~STREAM_NON_BLOCKING) != 0) { return misuse(INVALID_VALUE); }
-    auto stream = start_stream(context, flags, std::max(-5, std::min(0, priority)), false);
+    auto stream = start_stream(context, flags, false);
     std::lock_guard<std::mutex> held(state().lock);
     *handle = state().streams.add(stream);
     return SUCCESS;
@@ -231,31 +229,13 @@ Result append_on(Handle handle, Address at, Operation operation) {
     return SUCCESS;
 }
 
-template <class T> bool is_reached(T now, T value, u32 how) {
+bool is_reached(u32 now, u32 value, u32 how) {
     switch (how) {
-        case WAIT_GEQ: return static_cast<std::make_signed_t<T>>(now - value) >= 0;
+        case WAIT_GEQ: return static_cast<std::int32_t>(now - value) >= 0;
         case WAIT_EQ: return now == value;
         case WAIT_AND: return (now & value) != 0;
-        default: return static_cast<T>(~(now | value)) != 0;
+        default: return ~(now | value) != 0;
     }
-}
-
-template <class T> Result wait_value(Handle handle, Address at, T value, u32 flags) {
-    const u32 how = flags & ~WAIT_FLUSH;
-    const bool flushes = (flags & WAIT_FLUSH) != 0;
-    if (how > WAIT_NOR || at % sizeof(T) != 0 || !is_reachable(at, sizeof(T))) { return misuse(INVALID_VALUE); }
-    if (flushes && !settings().rdma) { return NOT_SUPPORTED; }
-    const T* word = reinterpret_cast<const T*>(at);
-    return append_on(handle, at, [=] {
-        while (!is_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value, how)) {
-            std::this_thread::sleep_for(std::chrono::microseconds(20));
-        }
-    });
-}
-
-template <class T> Result write_value(Handle handle, Address at, T value, u32 flags) {
-    if (flags > 1 || at % sizeof(T) != 0 || !is_reachable(at, sizeof(T))) { return misuse(INVALID_VALUE); }
-    return append_on(handle, at, [=] { __atomic_store_n(reinterpret_cast<T*>(at), value, __ATOMIC_RELEASE); });
 }
 
 }  // namespace
@@ -265,15 +245,15 @@ using namespace emulated;
 
 ADIT_CUDA cuStreamCreate(Handle* handle, u32 flags) {
     ADIT_ENTER_CONTEXT();
-    return make_stream(handle, current_handle(), flags, 0);
+    return make_stream(handle, current_handle(), flags);
 }
 
-ADIT_CUDA cuStreamCreateWithPriority(Handle* handle, u32 flags, int priority) {
+ADIT_CUDA cuStreamCreateWithPriority(Handle* handle, u32 flags, int) {
     ADIT_ENTER_CONTEXT();
-    return make_stream(handle, current_handle(), flags, priority);
+    return make_stream(handle, current_handle(), flags);
 }
 
-ADIT_CUDA cuGreenCtxStreamCreate(Handle* handle, Handle green, u32 flags, int priority) {
+ADIT_CUDA cuGreenCtxStreamCreate(Handle* handle, Handle green, u32 flags, int) {
     ADIT_ENTER();
     Handle view = 0;
     {
@@ -285,7 +265,7 @@ ADIT_CUDA cuGreenCtxStreamCreate(Handle* handle, Handle green, u32 flags, int pr
     if (view == 0) { return misuse(INVALID_HANDLE); }
     // A stream of a green context never takes part in the order of the default stream.
     if ((flags & STREAM_NON_BLOCKING) == 0) { return misuse(INVALID_VALUE); }
-    return make_stream(handle, view, flags, priority);
+    return make_stream(handle, view, flags);
 }
 
 ADIT_CUDA cuStreamDestroy_v2(Handle handle) {
@@ -374,47 +354,22 @@ ADIT_CUDA cuGraphDestroy(Handle handle) {
     return state().graphs.remove(handle) ? SUCCESS : misuse(INVALID_VALUE);
 }
 
-ADIT_CUDA cuStreamGetPriority(Handle handle, int* priority) {
-    ADIT_ENTER();
-    const auto stream = stream_of(handle);
-    if (stream == nullptr || priority == nullptr) { return misuse(INVALID_HANDLE); }
-    *priority = stream->priority;
-    return SUCCESS;
-}
-
-ADIT_CUDA cuStreamGetCtx(Handle handle, Handle* context) {
-    ADIT_ENTER();
-    const auto stream = stream_of(handle);
-    if (stream == nullptr || context == nullptr) { return misuse(INVALID_HANDLE); }
-    *context = stream->context;
-    return SUCCESS;
-}
-
 ADIT_CUDA cuStreamWaitValue32_v2(Handle handle, Address at, u32 value, u32 flags) {
     ADIT_ENTER();
-    return wait_value<u32>(handle, at, value, flags);
+    const u32 how = flags & ~WAIT_FLUSH;
+    const bool flushes = (flags & WAIT_FLUSH) != 0;
+    if (how > WAIT_NOR || at % sizeof value != 0 || !is_reachable(at, sizeof value)) { return misuse(INVALID_VALUE); }
+    if (flushes && !settings().rdma) { return NOT_SUPPORTED; }
+    const u32* word = reinterpret_cast<const u32*>(at);
+    return append_on(handle, at, [=] {
+        while (!is_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value, how)) {
+            std::this_thread::sleep_for(std::chrono::microseconds(20));
+        }
+    });
 }
 
 ADIT_CUDA cuStreamWriteValue32_v2(Handle handle, Address at, u32 value, u32 flags) {
     ADIT_ENTER();
-    return write_value<u32>(handle, at, value, flags);
-}
-
-ADIT_CUDA cuStreamWaitValue64_v2(Handle handle, Address at, u64 value, u32 flags) {
-    ADIT_ENTER();
-    return wait_value<u64>(handle, at, value, flags);
-}
-
-ADIT_CUDA cuStreamWriteValue64_v2(Handle handle, Address at, u64 value, u32 flags) {
-    ADIT_ENTER();
-    return write_value<u64>(handle, at, value, flags);
-}
-
-ADIT_CUDA cuLaunchHostFunc(Handle handle, void (*function)(void*), void* data) {
-    ADIT_ENTER();
-    const auto stream = stream_of(handle);
-    if (stream == nullptr) { return misuse(INVALID_HANDLE); }
-    if (function == nullptr) { return misuse(INVALID_VALUE); }
-    append(stream, [=] { function(data); });
-    return SUCCESS;
+    if (flags > 1 || at % sizeof value != 0 || !is_reachable(at, sizeof value)) { return misuse(INVALID_VALUE); }
+    return append_on(handle, at, [=] { __atomic_store_n(reinterpret_cast<u32*>(at), value, __ATOMIC_RELEASE); });
 }

@@ -19,7 +19,6 @@ struct Stream {
     bool is_closing = false;
     Handle context = 0;         // as CUcontext
     u32 flags = 0;
-    int priority = 0;
     bool is_legacy = false;
     u32 hardware_queue = 0;     // 0: its own
     std::shared_ptr<Capture> capture;
@@ -32,7 +31,7 @@ struct Stream {
     void wait(u64 position);
 };
 
-std::shared_ptr<Stream> start_stream(Handle context, u32 flags, int priority, bool is_legacy);
+std::shared_ptr<Stream> start_stream(Handle context, u32 flags, bool is_legacy);
 void close_stream(const std::shared_ptr<Stream>& stream);
 
 // Returns the stream of a handle in the calling thread's context: 0, 1 and 2 are the default stream. Null if there is

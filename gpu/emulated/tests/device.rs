@@ -6,7 +6,7 @@ mod common;
 use adit_gpu_emulated::set;
 use common::{Gpu, SUCCESS};
 use cudarc::driver::sys::{self, CUresult};
-use std::ffi::{CStr, c_char, c_void};
+use std::ffi::{CStr, c_char};
 use std::ptr;
 
 const SM_COUNT: u32 = 16;
@@ -98,23 +98,13 @@ fn memory_of_the_host_is_the_gpus_too_where_page_tables_are_shared() {
 }
 
 #[test]
-fn results_have_names_and_functions_addresses() {
+fn results_have_names() {
     let gpu = Gpu::with("");
     let mut name: *const c_char = ptr::null();
-    let (mut function, mut found): (*mut c_void, _) = (ptr::null_mut(), None);
-    // SAFETY: they write one pointer each, the name to a text that stays.
+    // SAFETY: it writes one pointer, to a text that stays.
     unsafe {
         assert_eq!(sys::cuGetErrorName(CUresult::CUDA_ERROR_NOT_PERMITTED, &mut name), SUCCESS);
         assert_eq!(CStr::from_ptr(name), c"CUDA_ERROR_NOT_PERMITTED");
-        assert_eq!(sys::cuGetErrorString(CUresult::CUDA_ERROR_NOT_PERMITTED, &mut name), SUCCESS);
-        assert_eq!(CStr::from_ptr(name), c"not permitted");
-        for symbol in [c"cuMemAlloc", c"cuInit", c"cuNothing"] {
-            let result =
-                sys::cuGetProcAddress_v2(symbol.as_ptr(), &mut function, 13000, 0, ptr::null_mut());
-            found = found.or((result != SUCCESS).then_some(symbol));
-            assert_eq!(result == SUCCESS, !function.is_null());
-        }
     }
-    assert_eq!(found, Some(c"cuNothing"));
     drop(gpu);
 }

@@ -62,8 +62,8 @@ fn a_stream_keeps_order_and_does_not_hold_up_another() {
     let gate = Gate::close(&gpu, first);
     // SAFETY: handles and memory are live.
     unsafe {
-        assert_eq!(sys::cuMemsetD32Async(word, 5, 1, first), SUCCESS);
-        assert_eq!(sys::cuMemsetD32Async(word + 4, 6, 1, second), SUCCESS);
+        assert_eq!(sys::cuMemsetD8Async(word, 5, 1, first), SUCCESS);
+        assert_eq!(sys::cuMemsetD8Async(word + 4, 6, 1, second), SUCCESS);
     }
     assert_eq!(synchronize(second), SUCCESS);
     assert_eq!((gpu.word(word), gpu.word(word + 4)), (0, 6));
@@ -87,7 +87,7 @@ fn a_stream_waits_for_an_event_as_it_was_recorded() {
         assert_eq!(sys::cuEventQuery(event), SUCCESS, "nothing is recorded");
         assert_eq!(sys::cuEventRecord(event, first), SUCCESS);
         assert_eq!(sys::cuStreamWaitEvent(second, event, 0), SUCCESS);
-        assert_eq!(sys::cuMemsetD32Async(word, 1, 1, second), SUCCESS);
+        assert_eq!(sys::cuMemsetD8Async(word, 1, 1, second), SUCCESS);
         assert_eq!(sys::cuEventQuery(event), CUresult::CUDA_ERROR_NOT_READY);
         assert_eq!(gpu.word(word), 0);
         gate.release();
@@ -126,7 +126,7 @@ fn a_destroyed_stream_finishes_its_work() {
     let gate = Gate::close(&gpu, stream);
     // SAFETY: handles and memory are live.
     unsafe {
-        assert_eq!(sys::cuMemsetD32Async(word, 3, 1, stream), SUCCESS);
+        assert_eq!(sys::cuMemsetD8Async(word, 3, 1, stream), SUCCESS);
         assert_eq!(sys::cuEventRecord(event, stream), SUCCESS);
         assert_eq!(destroy(stream), SUCCESS);
         gate.release();

@@ -153,8 +153,9 @@ fn whole_pages(run: Range<u64>, len: u64) -> Option<Range<u64>> {
 }
 
 #[cfg(test)]
-#[allow(clippy::single_range_in_vec_init, reason = "lists of one range are meant")]
 mod tests {
+    #![allow(clippy::single_range_in_vec_init, reason = "lists of one range are meant")]
+
     use super::*;
     use vfio_ioctls::{VfioRegionInfoCapSparseMmap, VfioRegionSparseMmapArea};
 

@@ -41,23 +41,6 @@ pub trait HostMemory {
     /// As [`HostMemory::read`].
     fn write(&self, iova: Iova, from: &[u8]) -> DmaResult;
 
-    /// Writes zeros. The default goes through [`HostMemory::write`].
-    ///
-    /// # Errors
-    /// As [`HostMemory::read`].
-    fn write_zeros(&self, iova: Iova, len: usize) -> DmaResult {
-        let zeros = [0; 4096];
-        let mut at = iova.0;
-        let mut left = len;
-        while left > 0 {
-            let len = left.min(zeros.len());
-            self.write(Iova(at), &zeros[..len])?;
-            at = at.wrapping_add(len as u64);
-            left -= len;
-        }
-        Ok(())
-    }
-
     /// Reads a little-endian 32-bit word with one acquiring access (shadow doorbells).
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use std::str::FromStr;
 
 use super::faults::FaultPlan;
 use super::timing::TimingModel;
-use super::words::{duration, number, size, switch, unknown};
+use super::words::{Parsed, duration, number, size, switch, unknown};
 use crate::error::{Error, Result};
 
 /// Where the namespaces' data lives.
@@ -127,37 +127,40 @@ pub struct Options {
 }
 
 const DEFAULT_NULL_BYTES: u64 = 1 << 40;
-const NAMES: [&str; 29] = [
-    "mem",
-    "file",
-    "null",
-    "size",
-    "lba",
-    "pi",
-    "namespaces",
-    "mdts",
-    "vsl",
-    "wzsl",
-    "dmrl",
-    "dmrsl",
-    "dmsl",
-    "sgl",
-    "cmb",
-    "dbbuf",
-    "ioqueues",
-    "fdp",
-    "mqes",
-    "noiob",
-    "serial",
-    "dstrd",
-    "vwc",
-    "faults",
-    "seed",
-    "model",
-    "nssr",
-    "crdt",
-    "prefault",
+/// The first word of the target.
+const STORAGES: [&str; 3] = ["mem", "file", "null"];
+/// The settings behind it: name, and what sets it.
+const SETTINGS: [(&str, Setter); 26] = [
+    ("size", |options, value| options.set_size(size(value)?)),
+    ("lba", |options, value| put(&mut options.lba_bytes, lba_list(value))),
+    ("pi", |options, value| put(&mut options.protection, number(value))),
+    ("namespaces", |options, value| put(&mut options.namespace_count, number(value))),
+    ("mdts", |options, value| put(&mut options.mdts, number(value))),
+    ("vsl", |options, value| put(&mut options.limits.vsl, number(value))),
+    ("wzsl", |options, value| put(&mut options.limits.wzsl, number(value))),
+    ("dmrl", |options, value| put(&mut options.limits.dmrl, number(value))),
+    ("dmrsl", |options, value| put(&mut options.limits.dmrsl_lbas, number(value))),
+    ("dmsl", |options, value| put(&mut options.limits.dmsl_lbas, number(value))),
+    ("sgl", |options, value| put(&mut options.sgl, sgl(value))),
+    ("cmb", |options, value| put(&mut options.cmb_bytes, size(value))),
+    ("dbbuf", |options, value| put(&mut options.dbbuf, switch(value))),
+    ("ioqueues", |options, value| put(&mut options.io_queue_count, number(value))),
+    ("fdp", |options, value| put(&mut options.placement_handles, number(value))),
+    ("mqes", |options, value| put(&mut options.queue_entries_max, number(value))),
+    ("noiob", |options, value| put(&mut options.noiob_lbas, number(value))),
+    ("serial", |options, value| put(&mut options.serial, Ok(value.to_owned()))),
+    ("dstrd", |options, value| put(&mut options.dstrd, number(value))),
+    ("vwc", |options, value| put(&mut options.vwc_bytes, write_cache(value))),
+    ("faults", |options, value| put(&mut options.faults, parsed(value))),
+    ("seed", |options, value| put(&mut options.seed, number(value))),
+    ("model", |options, value| put(&mut options.model, parsed(value).map(Some))),
+    ("nssr", |options, value| put(&mut options.nssr, switch(value))),
+    ("crdt", |options, value| put(&mut options.crdt_100ms, retry_delays(value))),
+    ("prefault", |options, value| put(&mut options.prefault, switch(value))),
 ];
+
+/// Sets one option to a value.
+type Setter = fn(&mut Options, &str) -> Parsed<()>;
 /// Default, largest and smallest size of the write cache.
 const VWC_BYTES: u64 = 16 << 20;
 const VWC_BYTES_MAX: u64 = 1 << 30;
@@ -270,41 +273,15 @@ impl Options {
         }
     }
 
-    fn set(&mut self, name: &str, value: &str) -> std::result::Result<(), String> {
-        match name {
-            "size" => return self.set_size(size(value)?),
-            "lba" => self.lba_bytes = lba_list(value)?,
-            "pi" => self.protection = number(value)?,
-            "namespaces" => self.namespace_count = number(value)?,
-            "mdts" => self.mdts = number(value)?,
-            "vsl" => self.limits.vsl = number(value)?,
-            "wzsl" => self.limits.wzsl = number(value)?,
-            "dmrl" => self.limits.dmrl = number(value)?,
-            "dmrsl" => self.limits.dmrsl_lbas = number(value)?,
-            "dmsl" => self.limits.dmsl_lbas = number(value)?,
-            "sgl" => self.sgl = sgl(value)?,
-            "cmb" => self.cmb_bytes = size(value)?,
-            "dbbuf" => self.dbbuf = switch(value)?,
-            "ioqueues" => self.io_queue_count = number(value)?,
-            "fdp" => self.placement_handles = number(value)?,
-            "mqes" => self.queue_entries_max = number(value)?,
-            "noiob" => self.noiob_lbas = number(value)?,
-            "serial" => self.serial = value.to_owned(),
-            "dstrd" => self.dstrd = number(value)?,
-            "vwc" => self.vwc_bytes = write_cache(value)?,
-            "faults" => self.faults = value.parse().map_err(|why: Error| why.to_string())?,
-            "seed" => self.seed = number(value)?,
-            "model" => self.model = Some(value.parse().map_err(|why: Error| why.to_string())?),
-            "nssr" => self.nssr = switch(value)?,
-            "crdt" => self.crdt_100ms = retry_delays(value)?,
-            "prefault" => self.prefault = switch(value)?,
-            "mem" | "file" | "null" => return Err("the storage must come first, once".to_owned()),
-            other => return Err(unknown("setting", other, &NAMES)),
+    fn set(&mut self, name: &str, value: &str) -> Parsed<()> {
+        match SETTINGS.iter().find(|(known, _)| *known == name) {
+            Some((_, set)) => set(self, value),
+            None if STORAGES.contains(&name) => Err("the storage must come first, once".to_owned()),
+            None => Err(unknown("setting", name, &names())),
         }
-        Ok(())
     }
 
-    fn set_size(&mut self, given: u64) -> std::result::Result<(), String> {
+    fn set_size(&mut self, given: u64) -> Parsed<()> {
         match &mut self.storage {
             Storage::File { bytes, .. } => *bytes = Some(given),
             Storage::Null { bytes } => *bytes = given,
@@ -337,11 +314,25 @@ impl FromStr for Options {
     }
 }
 
-fn explain(name: &str, value: &str, why: String) -> String {
-    if NAMES.contains(&name) { format!("'{name}={value}': {why}") } else { why }
+/// Returns all names that a target may have.
+fn names() -> Vec<&'static str> {
+    STORAGES.into_iter().chain(SETTINGS.iter().map(|(name, _)| *name)).collect()
 }
 
-fn storage(word: &str) -> std::result::Result<Storage, String> {
+fn put<T>(slot: &mut T, value: Parsed<T>) -> Parsed<()> {
+    *slot = value?;
+    Ok(())
+}
+
+fn parsed<T: FromStr<Err = Error>>(value: &str) -> Parsed<T> {
+    value.parse().map_err(|why: Error| why.to_string())
+}
+
+fn explain(name: &str, value: &str, why: String) -> String {
+    if names().contains(&name) { format!("'{name}={value}': {why}") } else { why }
+}
+
+fn storage(word: &str) -> Parsed<Storage> {
     let (name, value) = word.split_once('=').map_or((word, None), |(n, v)| (n, Some(v)));
     match (name, value) {
         ("mem", Some(value)) => Ok(Storage::Memory { bytes: size(value)? }),
@@ -353,18 +344,18 @@ fn storage(word: &str) -> std::result::Result<Storage, String> {
         ("file", _) => Err("'file' needs a path, as in 'file=disk.img,size=4G'".to_owned()),
         ("null", Some(_)) => Err("'null' takes no value; its capacity is 'size=SIZE'".to_owned()),
         ("", _) => Err("it starts with 'mem=SIZE', 'file=PATH' or 'null'".to_owned()),
-        (other, _) if NAMES.contains(&other) => {
+        (other, _) if names().contains(&other) => {
             Err(format!("'{other}' comes after the storage: 'mem=SIZE', 'file=PATH' or 'null'"))
         }
-        (other, _) => Err(unknown("setting", other, &NAMES[..3])),
+        (other, _) => Err(unknown("setting", other, &STORAGES)),
     }
 }
 
-fn lba_list(value: &str) -> std::result::Result<Vec<u32>, String> {
+fn lba_list(value: &str) -> Parsed<Vec<u32>> {
     value.split('+').map(number).collect()
 }
 
-fn sgl(value: &str) -> std::result::Result<SglSupport, String> {
+fn sgl(value: &str) -> Parsed<SglSupport> {
     match value {
         "on" => Ok(SglSupport::Byte),
         "off" => Ok(SglSupport::Off),
@@ -374,7 +365,7 @@ fn sgl(value: &str) -> std::result::Result<SglSupport, String> {
 }
 
 /// Parses `on`, `off` or a size.
-fn write_cache(value: &str) -> std::result::Result<u64, String> {
+fn write_cache(value: &str) -> Parsed<u64> {
     match value {
         "on" => Ok(VWC_BYTES),
         "off" => Ok(0),
@@ -384,7 +375,7 @@ fn write_cache(value: &str) -> std::result::Result<u64, String> {
 }
 
 /// Parses one to three durations, as in `100ms+1s`.
-fn retry_delays(value: &str) -> std::result::Result<[u16; 3], String> {
+fn retry_delays(value: &str) -> Parsed<[u16; 3]> {
     let mut delays = [0; 3];
     let words: Vec<&str> = value.split('+').collect();
     if words.len() > delays.len() {

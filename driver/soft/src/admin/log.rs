@@ -1,7 +1,7 @@
 //! Log pages (NVMe Base 2.0 section 5.16).
 
 use super::identify::FIRMWARE_REVISION;
-use super::opcode::{DOORBELL_BUFFER_CONFIG, SUPPORTED};
+use super::opcode::{DOORBELL_BUFFER_CONFIG, NAMES};
 use crate::command::Command;
 use crate::controller::Controller;
 use crate::io;
@@ -116,15 +116,15 @@ fn put_changed(page: &mut [u8], changed: &[u32]) {
 }
 
 fn put_effects(page: &mut [u8], has_dbbuf: bool, has_placement: bool) {
-    for opcode in SUPPORTED {
+    for (opcode, _) in NAMES {
         if opcode != DOORBELL_BUFFER_CONFIG || has_dbbuf {
             put(page, usize::from(opcode) * 4, EFFECT_SUPPORTED.to_le_bytes());
         }
     }
-    let supported = io::SUPPORTED.into_iter();
-    for (opcode, changes_data) in
-        supported.filter(|(opcode, _)| *opcode != io::IO_MANAGEMENT_RECEIVE || has_placement)
-    {
+    for (opcode, _, changes_data) in io::COMMANDS {
+        if opcode == io::IO_MANAGEMENT_RECEIVE && !has_placement {
+            continue;
+        }
         let effects = EFFECT_SUPPORTED | if changes_data { EFFECT_DATA } else { 0 };
         put(page, 1024 + usize::from(opcode) * 4, effects.to_le_bytes());
     }

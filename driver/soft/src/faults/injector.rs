@@ -167,7 +167,7 @@ impl FaultScope {
 }
 
 impl FaultKind {
-    fn moment(self) -> Option<Moment> {
+    pub(super) fn moment(self) -> Option<Moment> {
         match self {
             FaultKind::HangEnable | FaultKind::SlowEnable(_) => Some(Moment::Enable),
             FaultKind::SlowDisable(_) | FaultKind::RefuseDisable => Some(Moment::Disable),

@@ -120,13 +120,7 @@ impl FaultKind {
             FaultKind::Media | FaultKind::Rot => Subject::Lbas,
             FaultKind::Misdirect => Subject::Writes,
             FaultKind::Fatal | FaultKind::Remove => Subject::Controller,
-            FaultKind::HangEnable
-            | FaultKind::SlowEnable(_)
-            | FaultKind::SlowDisable(_)
-            | FaultKind::RefuseDisable
-            | FaultKind::RefuseReset
-            | FaultKind::RefuseSubsystemReset
-            | FaultKind::Tear => Subject::Life,
+            other if other.moment().is_some() => Subject::Life,
             _ => Subject::Command,
         }
     }

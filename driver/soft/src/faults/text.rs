@@ -13,32 +13,30 @@ use crate::words::{InUnits, Parsed, duration, number, unknown};
 use crate::{admin, io};
 use adit_spec::{Nsid, Qid, Status};
 
-const KINDS: [&str; 24] = [
-    "lose",
-    "mute",
-    "hold",
-    "delay",
-    "twice",
-    "again",
-    "status",
-    "cid",
-    "sqid",
-    "sqhd",
-    "phase",
-    "media",
-    "rot",
-    "misdirect",
-    "noabort",
-    "cfs",
-    "remove",
-    "hang-enable",
-    "slow-enable",
-    "slow-disable",
-    "refuse-disable",
-    "refuse-reset",
-    "refuse-nssr",
-    "tear",
+/// Faults without an argument, by their words.
+const PLAIN: [(&str, FaultKind); 19] = [
+    ("lose", FaultKind::Lose),
+    ("mute", FaultKind::Mute),
+    ("hold", FaultKind::Hold),
+    ("twice", FaultKind::Twice),
+    ("cid", FaultKind::WrongCid),
+    ("sqid", FaultKind::WrongSqid),
+    ("sqhd", FaultKind::WrongSqhd),
+    ("phase", FaultKind::WrongPhase),
+    ("media", FaultKind::Media),
+    ("rot", FaultKind::Rot),
+    ("misdirect", FaultKind::Misdirect),
+    ("noabort", FaultKind::RefuseAbort),
+    ("cfs", FaultKind::Fatal),
+    ("remove", FaultKind::Remove),
+    ("hang-enable", FaultKind::HangEnable),
+    ("refuse-disable", FaultKind::RefuseDisable),
+    ("refuse-reset", FaultKind::RefuseReset),
+    ("refuse-nssr", FaultKind::RefuseSubsystemReset),
+    ("tear", FaultKind::Tear),
 ];
+/// Faults with an argument.
+const OTHERS: [&str; 5] = ["delay", "again", "status", "slow-enable", "slow-disable"];
 const COMMANDS: [&str; 3] = ["any", "io", "admin"];
 const CONDITIONS: [&str; 9] = ["q", "nsid", "lba", "op", "admin-op", "p", "n", "t", "times"];
 const FLAGS: [&str; 5] = ["dnr", "more", "crd1", "crd2", "crd3"];
@@ -110,36 +108,17 @@ fn kind(text: &str) -> Parsed<FaultKind> {
             Some(argument) => status(argument)?,
             None => return needs(name, "a code type and code", "(2:81)"),
         }),
-        _ if argument.is_some() && KINDS.contains(&name) => {
-            return Err(format!("'{name}' takes nothing in parentheses"));
-        }
-        _ => plain(name)?,
-    })
-}
-
-fn plain(name: &str) -> Parsed<FaultKind> {
-    Ok(match name {
-        "lose" => FaultKind::Lose,
-        "mute" => FaultKind::Mute,
-        "hold" => FaultKind::Hold,
-        "twice" => FaultKind::Twice,
-        "cid" => FaultKind::WrongCid,
-        "sqid" => FaultKind::WrongSqid,
-        "sqhd" => FaultKind::WrongSqhd,
-        "phase" => FaultKind::WrongPhase,
-        "media" => FaultKind::Media,
-        "rot" => FaultKind::Rot,
-        "misdirect" => FaultKind::Misdirect,
-        "noabort" => FaultKind::RefuseAbort,
-        "cfs" => FaultKind::Fatal,
-        "remove" => FaultKind::Remove,
-        "hang-enable" => FaultKind::HangEnable,
-        "refuse-disable" => FaultKind::RefuseDisable,
-        "refuse-reset" => FaultKind::RefuseReset,
-        "refuse-nssr" => FaultKind::RefuseSubsystemReset,
-        "tear" => FaultKind::Tear,
         "" => return Err("it names no fault; write one such as 'lose'".to_owned()),
-        other => return Err(unknown("fault", other, &KINDS)),
+        _ => match PLAIN.iter().find(|(plain, _)| *plain == name) {
+            Some(_) if argument.is_some() => {
+                return Err(format!("'{name}' takes nothing in parentheses"));
+            }
+            Some((_, kind)) => *kind,
+            None => {
+                let names: Vec<&str> = PLAIN.iter().map(|(name, _)| *name).chain(OTHERS).collect();
+                return Err(unknown("fault", name, &names));
+            }
+        },
     })
 }
 
@@ -224,14 +203,11 @@ fn trigger(name: &str, value: &str) -> Parsed<FaultTrigger> {
 }
 
 fn commands(word: &str) -> Parsed<FaultCommands> {
-    let opcode = |names: &[(u8, &str)]| {
-        names.iter().find(|(_, name)| *name == word).map(|(opcode, _)| *opcode)
-    };
-    if let Some(opcode) = opcode(&io::NAMES) {
-        return Ok(FaultCommands::IoOpcode(opcode));
+    if let Some((opcode, ..)) = io::COMMANDS.iter().find(|(_, name, _)| *name == Some(word)) {
+        return Ok(FaultCommands::IoOpcode(*opcode));
     }
-    if let Some(opcode) = opcode(&admin::NAMES) {
-        return Ok(FaultCommands::AdminOpcode(opcode));
+    if let Some((opcode, _)) = admin::NAMES.iter().find(|(_, name)| *name == word) {
+        return Ok(FaultCommands::AdminOpcode(*opcode));
     }
     match word {
         "any" => Ok(FaultCommands::Any),
@@ -240,8 +216,9 @@ fn commands(word: &str) -> Parsed<FaultCommands> {
         "" => Err("there is nothing between two ':'".to_owned()),
         _ if CONDITIONS.contains(&word) => Err(format!("'{word}' needs a value: '{word}=VALUE'")),
         _ => {
-            let names = io::NAMES.iter().chain(&admin::NAMES).map(|(_, name)| *name);
-            let names: Vec<&str> = names.chain(COMMANDS).collect();
+            let io = io::COMMANDS.iter().filter_map(|(_, name, _)| *name);
+            let admin = admin::NAMES.iter().map(|(_, name)| *name);
+            let names: Vec<&str> = io.chain(admin).chain(COMMANDS).collect();
             Err(unknown("command", word, &names))
         }
     }
@@ -313,54 +290,36 @@ impl fmt::Display for FaultChance {
 
 impl fmt::Display for FaultCommands {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |names: &[(u8, &'static str)], opcode: u8| {
-            names.iter().find(|(of, _)| *of == opcode).map(|(_, name)| *name)
+        let io = |opcode| io::COMMANDS.iter().find(|(of, ..)| *of == opcode)?.1;
+        let admin = |opcode| Some(admin::NAMES.iter().find(|(of, _)| *of == opcode)?.1);
+        let (name, word, opcode) = match *self {
+            FaultCommands::Any => (Some("any"), "", 0),
+            FaultCommands::Io => (Some("io"), "", 0),
+            FaultCommands::Admin => (Some("admin"), "", 0),
+            FaultCommands::IoOpcode(opcode) => (io(opcode), "op", opcode),
+            FaultCommands::AdminOpcode(opcode) => (admin(opcode), "admin-op", opcode),
         };
-        match *self {
-            FaultCommands::Any => f.write_str("any"),
-            FaultCommands::Io => f.write_str("io"),
-            FaultCommands::Admin => f.write_str("admin"),
-            FaultCommands::IoOpcode(opcode) => match name(&io::NAMES, opcode) {
-                Some(name) => f.write_str(name),
-                None => write!(f, "op={opcode:#x}"),
-            },
-            FaultCommands::AdminOpcode(opcode) => match name(&admin::NAMES, opcode) {
-                Some(name) => f.write_str(name),
-                None => write!(f, "admin-op={opcode:#x}"),
-            },
+        match name {
+            Some(name) => f.write_str(name),
+            None => write!(f, "{word}={opcode:#x}"),
         }
     }
 }
 
 impl fmt::Display for FaultKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = match *self {
-            FaultKind::Delay(time) => return write!(f, "delay({})", InUnits(time)),
-            FaultKind::Again(time) => return write!(f, "again({})", InUnits(time)),
-            FaultKind::SlowEnable(time) => return write!(f, "slow-enable({})", InUnits(time)),
-            FaultKind::SlowDisable(time) => return write!(f, "slow-disable({})", InUnits(time)),
+        let (name, time) = match *self {
+            FaultKind::Delay(time) => ("delay", time),
+            FaultKind::Again(time) => ("again", time),
+            FaultKind::SlowEnable(time) => ("slow-enable", time),
+            FaultKind::SlowDisable(time) => ("slow-disable", time),
             FaultKind::Status(status) => return put_status(f, status),
-            FaultKind::Lose => "lose",
-            FaultKind::Mute => "mute",
-            FaultKind::Hold => "hold",
-            FaultKind::Twice => "twice",
-            FaultKind::WrongCid => "cid",
-            FaultKind::WrongSqid => "sqid",
-            FaultKind::WrongSqhd => "sqhd",
-            FaultKind::WrongPhase => "phase",
-            FaultKind::Media => "media",
-            FaultKind::Rot => "rot",
-            FaultKind::Misdirect => "misdirect",
-            FaultKind::RefuseAbort => "noabort",
-            FaultKind::Fatal => "cfs",
-            FaultKind::Remove => "remove",
-            FaultKind::HangEnable => "hang-enable",
-            FaultKind::RefuseDisable => "refuse-disable",
-            FaultKind::RefuseReset => "refuse-reset",
-            FaultKind::RefuseSubsystemReset => "refuse-nssr",
-            FaultKind::Tear => "tear",
+            plain => {
+                let named = PLAIN.iter().find(|(_, kind)| *kind == plain);
+                return f.write_str(named.expect("each plain fault has a word").0);
+            }
         };
-        f.write_str(name)
+        write!(f, "{name}({})", InUnits(time))
     }
 }
 
@@ -444,8 +403,7 @@ mod tests {
 
     fn kind() -> impl Strategy<Value = FaultKind> {
         let time = (0u64..u64::MAX).prop_map(Duration::from_nanos);
-        let plain = proptest::sample::select(KINDS.to_vec())
-            .prop_filter_map("plain", |name| super::plain(name).ok());
+        let plain = proptest::sample::select(PLAIN.to_vec()).prop_map(|(_, kind)| kind);
         prop_oneof![
             4 => plain,
             1 => time.clone().prop_map(FaultKind::Delay),

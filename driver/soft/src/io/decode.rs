@@ -18,29 +18,17 @@ const VERIFY: u8 = 0x0c;
 pub(crate) const IO_MANAGEMENT_RECEIVE: u8 = 0x12;
 const COPY: u8 = 0x19;
 
-/// Opcodes of all supported I/O commands, and whether they change data.
-pub(crate) const SUPPORTED: [(u8, bool); 9] = [
-    (FLUSH, false),
-    (WRITE, true),
-    (READ, false),
-    (COMPARE, false),
-    (WRITE_ZEROES, true),
-    (DATASET_MANAGEMENT, true),
-    (VERIFY, false),
-    (IO_MANAGEMENT_RECEIVE, false),
-    (COPY, true),
-];
-
-/// Names in fault plans.
-pub(crate) const NAMES: [(u8, &str); 8] = [
-    (FLUSH, "flush"),
-    (WRITE, "write"),
-    (READ, "read"),
-    (COMPARE, "compare"),
-    (WRITE_ZEROES, "zeroes"),
-    (DATASET_MANAGEMENT, "dsm"),
-    (VERIFY, "verify"),
-    (COPY, "copy"),
+/// The supported commands: opcode, name in fault plans (none for one that no plan names), and whether they change data.
+pub(crate) const COMMANDS: [(u8, Option<&str>, bool); 9] = [
+    (FLUSH, Some("flush"), false),
+    (WRITE, Some("write"), true),
+    (READ, Some("read"), false),
+    (COMPARE, Some("compare"), false),
+    (WRITE_ZEROES, Some("zeroes"), true),
+    (DATASET_MANAGEMENT, Some("dsm"), true),
+    (VERIFY, Some("verify"), false),
+    (IO_MANAGEMENT_RECEIVE, None, false),
+    (COPY, Some("copy"), true),
 ];
 
 /// Returns first LBA and count of a single-range command; `None` for all others.
@@ -68,7 +56,7 @@ pub(crate) fn writes(opcode: u8) -> bool {
 
 /// Whether an I/O command changes data.
 pub(crate) fn changes_data(opcode: u8) -> bool {
-    SUPPORTED.iter().any(|(known, changes)| *known == opcode && *changes)
+    COMMANDS.iter().any(|(known, _, changes)| *known == opcode && *changes)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

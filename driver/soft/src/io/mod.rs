@@ -22,7 +22,7 @@ use adit_spec::Status;
 
 pub(super) use copy::{COPY_LBAS_MAX, COPY_RANGE_LBAS_MAX, COPY_RANGES_MAX};
 pub(super) use decode::{
-    IO_MANAGEMENT_RECEIVE, NAMES, Range, SUPPORTED, changes_data, effort_of, range_of, writes,
+    COMMANDS, IO_MANAGEMENT_RECEIVE, Range, changes_data, effort_of, range_of, writes,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]

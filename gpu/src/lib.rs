@@ -12,7 +12,7 @@
 //! | execution behind the event given before | [`GioUring::issue_io`] | GPU |
 //! | a [`Stream`] waits for the data | [`GioUring::wait_cqe`] | GPU |
 //! | checksums compared | [`GioUring::verify`] | GPU |
-//! | how each command ended | [`GioUring::wait`] gives an [`Outcome`] | CPU, later |
+//! | how each command ended | [`GioUring::wait`] gives an [`IocbOutcome`] | CPU, later |
 //!
 //! If the GPU cannot drive the devices' queues, CPU threads carry the same calls out, and [`GioUring::description`] says
 //! why. [`Pages`] has an example; `docs/use/gpu.md` explains the algorithm.
@@ -48,7 +48,7 @@ pub use adit_driver::transfer::{Direction, Slice, Transfer};
 /// The version whose streams and events [`Stream::from_cudarc`] and [`Event::from_cudarc`] take.
 pub use cudarc;
 
-pub use commands::outcome::{Ended, Outcome};
+pub use commands::outcome::{Ended, IocbOutcome};
 pub use cuda::program::{Compiled, SOURCES, compile, compile_kernels, compiler_version};
 pub use cuda::{Attributes, Event, Gpu, GpuInfo, HostCopies, Priority, Stream};
 pub use error::{Error, Result};

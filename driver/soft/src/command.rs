@@ -2,7 +2,7 @@
 
 use adit_spec::Qid;
 
-pub(super) type Entry = [u8; 64];
+pub(super) type SqeBytes = [u8; 64];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Pointer {
@@ -30,7 +30,7 @@ pub(super) struct Command {
 }
 
 impl Command {
-    pub(super) fn parse(entry: &Entry, sqid: Qid) -> Command {
+    pub(super) fn parse(entry: &SqeBytes, sqid: Qid) -> Command {
         let dword = |index: usize| dword(entry, index);
         let cdw0 = dword(0);
         let qword = |index: usize| u64::from(dword(index)) | u64::from(dword(index + 1)) << 32;
@@ -80,12 +80,12 @@ impl Command {
     }
 }
 
-fn dword(entry: &Entry, index: usize) -> u32 {
+fn dword(entry: &SqeBytes, index: usize) -> u32 {
     let (dwords, _) = entry.as_chunks();
     u32::from_le_bytes(dwords[index])
 }
 
-fn descriptor(entry: &Entry) -> [u8; 16] {
+fn descriptor(entry: &SqeBytes) -> [u8; 16] {
     std::array::from_fn(|index| entry[24 + index])
 }
 
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn fields_come_from_their_places() {
-        let entry: Entry = std::array::from_fn(|index| index as u8);
+        let entry: SqeBytes = std::array::from_fn(|index| index as u8);
         let command = Command::parse(&entry, Qid(3));
         assert_eq!((command.opcode, command.fuse, command.cid), (0, 1, 0x0302));
         assert_eq!(command.nsid, 0x0706_0504);
@@ -106,7 +106,7 @@ mod tests {
 
     #[test]
     fn psdt_chooses_the_pointer() {
-        let mut entry: Entry = [0; 64];
+        let mut entry: SqeBytes = [0; 64];
         entry[24] = 9;
         for (psdt, sgl) in [(0, false), (1, true), (2, true), (3, false)] {
             entry[1] = psdt << 6;

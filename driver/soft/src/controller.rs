@@ -8,7 +8,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::cmb::Cmb;
-use super::command::Entry;
+use super::command::SqeBytes;
 use super::doorbells::{DOORBELLS_OFFSET, Doorbells, Side};
 use super::hook::Watch;
 use super::media::Store;
@@ -31,7 +31,7 @@ const BURST: usize = 64;
 
 /// A command that a script or a plan holds.
 pub(super) struct Held {
-    pub(super) entry: Entry,
+    pub(super) entry: SqeBytes,
     pub(super) sqid: Qid,
 }
 
@@ -315,7 +315,7 @@ impl Controller {
 
     /// Fetches the next command of a queue, if any and if its completion has room.
     #[inline]
-    pub(super) fn fetch(&mut self, qid: u16, dma: &Dma<'_>, entry: &mut Entry) -> Served<bool> {
+    pub(super) fn fetch(&mut self, qid: u16, dma: &Dma<'_>, entry: &mut SqeBytes) -> Served<bool> {
         let rings = Rings { doorbells: &self.doorbells, shadow: self.shadow, dma };
         let Some(Some(queue)) = self.queues.submission.get_mut(usize::from(qid)) else {
             return Ok(false);

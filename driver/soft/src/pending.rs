@@ -5,7 +5,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use super::command::{Command, Entry};
+use super::command::{Command, SqeBytes};
 use super::hook::Verdict;
 use adit_shared::Time;
 use adit_spec::{Cqe, Qid};
@@ -13,7 +13,7 @@ use adit_spec::{Cqe, Qid};
 /// A piece of deferred work.
 #[derive(Debug)]
 pub(super) enum Work {
-    Execute { entry: Entry, sqid: Qid, verdict: Verdict },
+    Execute { entry: SqeBytes, sqid: Qid, verdict: Verdict },
     Post { cqid: u16, cqe: Cqe },
 }
 

@@ -1,6 +1,6 @@
 //! Execution of commands: what scripts and plans do to them, when they are due, and their completions.
 
-use super::command::{Command, Entry};
+use super::command::{Command, SqeBytes};
 use super::controller::{Controller, Held};
 use super::faults::{FaultPlan, Injector};
 use super::hook::Verdict;
@@ -47,7 +47,7 @@ impl Controller {
     }
 
     #[inline]
-    pub(super) fn run(&mut self, entry: &Entry, sqid: Qid, dma: &Dma<'_>) -> Served {
+    pub(super) fn run(&mut self, entry: &SqeBytes, sqid: Qid, dma: &Dma<'_>) -> Served {
         if !self.watch.is_idle() {
             return self.run_watched(entry, sqid, dma);
         }
@@ -55,7 +55,7 @@ impl Controller {
     }
 
     #[inline(never)]
-    fn run_watched(&mut self, entry: &Entry, sqid: Qid, dma: &Dma<'_>) -> Served {
+    fn run_watched(&mut self, entry: &SqeBytes, sqid: Qid, dma: &Dma<'_>) -> Served {
         let command = Command::parse(entry, sqid);
         let mut verdict = match &mut self.watch.hook {
             None => Verdict::Run,

@@ -162,7 +162,7 @@ impl Status {
         }
     }
 
-    fn entry(self) -> Option<&'static Entry> {
+    fn entry(self) -> Option<&'static NamedStatus> {
         TABLE.iter().find(|entry| entry.status.is(self))
     }
 
@@ -194,7 +194,7 @@ impl fmt::Debug for Status {
     }
 }
 
-struct Entry {
+struct NamedStatus {
     status: Status,
     name: &'static str,
     retry: Retry,
@@ -208,8 +208,8 @@ macro_rules! status_table {
             pub const $constant: Status = Status::new($sct, $sc);
         )+}
 
-        static TABLE: &[Entry] = &[$(
-            Entry { status: Status::$constant, name: $name, retry: $retry },
+        static TABLE: &[NamedStatus] = &[$(
+            NamedStatus { status: Status::$constant, name: $name, retry: $retry },
         )+];
     };
 }

@@ -52,7 +52,7 @@ pub enum Drive {
     Manual,
 }
 
-struct State {
+struct BusState {
     controller: Controller,
     table: DmaTable,
     /// Files of [`Bus::map_file`] by device address, as mapped into this process.
@@ -64,7 +64,7 @@ struct State {
 }
 
 struct Shared {
-    state: Mutex<State>,
+    state: Mutex<BusState>,
     /// Callers waiting for the lock; the thread yields to them.
     callers: AtomicUsize,
     stops: AtomicBool,
@@ -100,7 +100,7 @@ impl SoftBus {
         let doorbells = window(controller.doorbells())?;
         let cmb = controller.cmb().map(|cmb| window(cmb.pages())).transpose()?;
         let vector_count = controller.vector_count();
-        let state = State {
+        let state = BusState {
             controller,
             table: DmaTable::default(),
             files: BTreeMap::new(),
@@ -232,7 +232,7 @@ impl Drop for SoftBus {
 }
 
 impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, BusState> {
         self.callers.fetch_add(1, Ordering::Relaxed);
         let guard = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         self.callers.fetch_sub(1, Ordering::Relaxed);
@@ -277,7 +277,7 @@ impl Shared {
     }
 }
 
-impl State {
+impl BusState {
     fn step(&mut self, now: Time) -> usize {
         let taken = self.controller.step(&self.table, now);
         if self.controller.is_removed() {

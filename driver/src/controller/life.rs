@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-pub(crate) enum State {
+pub(crate) enum LifeState {
     /// In service.
     Running = 0,
     /// One thread is taking it out of service.
@@ -32,30 +32,30 @@ const STATE_BITS: u32 = 3;
 pub(crate) struct Life(u32);
 
 impl Life {
-    pub(crate) const FIRST: Life = Life(State::Running as u32);
+    pub(crate) const FIRST: Life = Life(LifeState::Running as u32);
 
-    pub(crate) fn state(self) -> State {
+    pub(crate) fn state(self) -> LifeState {
         match self.0 & ((1 << STATE_BITS) - 1) {
-            0 => State::Running,
-            1 => State::Failing,
-            2 => State::Quiesced,
-            3 => State::Stuck,
-            _ => State::Recovering,
+            0 => LifeState::Running,
+            1 => LifeState::Failing,
+            2 => LifeState::Quiesced,
+            3 => LifeState::Stuck,
+            _ => LifeState::Recovering,
         }
     }
 
     /// Returns the same incarnation in another state.
-    pub(crate) fn with(self, state: State) -> Life {
+    pub(crate) fn with(self, state: LifeState) -> Life {
         Life(self.0 >> STATE_BITS << STATE_BITS | state as u32)
     }
 
     /// Returns the next incarnation, in service; it does not know earlier queues.
     pub(crate) fn next(self) -> Life {
-        Life((self.0 >> STATE_BITS).wrapping_add(1) << STATE_BITS | State::Running as u32)
+        Life((self.0 >> STATE_BITS).wrapping_add(1) << STATE_BITS | LifeState::Running as u32)
     }
 
     pub(crate) fn is_running(self) -> bool {
-        self.state() == State::Running
+        self.state() == LifeState::Running
     }
 }
 
@@ -97,10 +97,10 @@ mod tests {
     fn an_incarnation_keeps_its_number_until_the_next_one_runs() {
         let mut life = Life::FIRST;
         for _ in 0..5 {
-            let dead = life.with(State::Quiesced);
-            assert_eq!(dead.state(), State::Quiesced);
-            assert_eq!(dead.with(State::Running), life);
-            let next = dead.with(State::Recovering).next();
+            let dead = life.with(LifeState::Quiesced);
+            assert_eq!(dead.state(), LifeState::Quiesced);
+            assert_eq!(dead.with(LifeState::Running), life);
+            let next = dead.with(LifeState::Recovering).next();
             assert!(next.is_running() && next != life);
             life = next;
         }
@@ -110,8 +110,8 @@ mod tests {
     fn only_one_of_two_takes_a_step() {
         let shared = SharedLife::new();
         let life = shared.get();
-        assert!(shared.advance(life, life.with(State::Failing)));
-        assert!(!shared.advance(life, life.with(State::Failing)));
+        assert!(shared.advance(life, life.with(LifeState::Failing)));
+        assert!(!shared.advance(life, life.with(LifeState::Failing)));
         assert!(!shared.is(life));
     }
 }

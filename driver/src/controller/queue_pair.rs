@@ -25,7 +25,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::life::{Life, State};
+use super::life::{Life, LifeState};
 use super::queues::{Placement, RawQueuePair};
 use super::registers::describe;
 use super::shared::Shared;
@@ -206,9 +206,13 @@ impl<B: IoBuffer> QueuePair<B> {
         }
         let life = self.shared.life();
         match life.state() {
-            State::Running if life != self.raw.life() => ended + self.create_again(now, life, done),
-            State::Quiesced => ended + self.core.end_all(done),
-            State::Running | State::Failing | State::Stuck | State::Recovering => ended,
+            LifeState::Running if life != self.raw.life() => {
+                ended + self.create_again(now, life, done)
+            }
+            LifeState::Quiesced => ended + self.core.end_all(done),
+            LifeState::Running | LifeState::Failing | LifeState::Stuck | LifeState::Recovering => {
+                ended
+            }
         }
     }
 
@@ -363,7 +367,7 @@ impl<B: IoBuffer> QueuePair<B> {
                     self.shared.check()?;
                     return Err(Error::device(device(), error, "send it again"));
                 }
-                None if self.shared.life().state() == State::Stuck => self.shared.check()?,
+                None if self.shared.life().state() == LifeState::Stuck => self.shared.check()?,
                 None => bus.pause(Duration::from_micros(5)),
             }
         }
@@ -411,7 +415,7 @@ impl<B: IoBuffer> QueuePair<B> {
 
     /// Returns whether the controller could not be stopped: buffers in flight are withheld.
     pub(crate) fn is_stuck(&self) -> bool {
-        self.shared.life().state() == State::Stuck
+        self.shared.life().state() == LifeState::Stuck
     }
 
     /// Returns the eventfd that counts this queue's interrupts, if the controller was opened with interrupts.

@@ -7,7 +7,7 @@ use super::bring_up::{
 use super::cmb;
 use super::info::ControllerInfo;
 use super::ladder::quiesce;
-use super::life::{Life, State};
+use super::life::{Life, LifeState};
 use super::registers::{gone, read};
 use super::shared::Shared;
 use crate::bus::Bus;
@@ -25,13 +25,13 @@ impl Shared {
         loop {
             let life = self.life();
             match life.state() {
-                State::Running => return Ok(()),
+                LifeState::Running => return Ok(()),
                 _ if self.given_up.get().is_some() => return self.check_not_given_up(),
-                State::Failing | State::Recovering => {
+                LifeState::Failing | LifeState::Recovering => {
                     self.wait_settled(life);
                 }
-                State::Quiesced | State::Stuck => {
-                    if self.life.advance(life, life.with(State::Recovering)) {
+                LifeState::Quiesced | LifeState::Stuck => {
+                    if self.life.advance(life, life.with(LifeState::Recovering)) {
                         return self.recover_from(life);
                     }
                 }

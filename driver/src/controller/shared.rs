@@ -14,7 +14,7 @@ use super::claim::Claim;
 use super::events::{Event, Pause, Sizes};
 use super::info::{ControllerInfo, ControllerOptions};
 use super::ladder::{Stopped, quiesce, shut_down};
-use super::life::{Life, SharedLife, State};
+use super::life::{Life, LifeState, SharedLife};
 use super::registers::{GONE, describe, read};
 use super::{cmb::Cmb, doorbells::Doorbells};
 use crate::Time;
@@ -234,7 +234,7 @@ impl Shared {
     pub(crate) fn fail(&self, life: Life, reason: &str) {
         // Store the reason before any thread can see that it is needed.
         let mut written = lock(&self.reason);
-        if !life.is_running() || !self.life.advance(life, life.with(State::Failing)) {
+        if !life.is_running() || !self.life.advance(life, life.with(LifeState::Failing)) {
             return;
         }
         *written = reason.to_owned();
@@ -251,38 +251,40 @@ impl Shared {
     pub(super) fn wait_settled(&self, life: Life) -> bool {
         loop {
             match self.life().state() {
-                State::Failing | State::Recovering => self.bus.pause(Duration::from_micros(100)),
-                State::Stuck => return false,
-                State::Quiesced => return true,
-                State::Running => return !self.is_in(life),
+                LifeState::Failing | LifeState::Recovering => {
+                    self.bus.pause(Duration::from_micros(100))
+                }
+                LifeState::Stuck => return false,
+                LifeState::Quiesced => return true,
+                LifeState::Running => return !self.is_in(life),
             }
         }
     }
 
     /// Returns whether the device may still write memory in flight, which then stays with the queue.
     pub(super) fn may_still_write(&self) -> bool {
-        self.life().state() == State::Stuck
+        self.life().state() == LifeState::Stuck
     }
 
     /// Decides whether a stopped controller's memory is safe to reuse, and stores the state.
     pub(super) fn finish(&self, life: Life, quiesced: Result<Stopped>) {
         let state = match quiesced {
-            Ok(Stopped::Reset) => State::Quiesced,
+            Ok(Stopped::Reset) => LifeState::Quiesced,
             Ok(Stopped::CutOff) => {
                 self.give_up("it could not be reset and was cut off from all memory");
-                State::Quiesced
+                LifeState::Quiesced
             }
             Err(error) => {
                 tracing::error!(
                     "{}: it may still write to memory of this process, which is leaked: {error}",
                     self.bus.device()
                 );
-                State::Stuck
+                LifeState::Stuck
             }
         };
         let mut admin = lock(&self.admin);
         match state {
-            State::Stuck => admin.leak_all(),
+            LifeState::Stuck => admin.leak_all(),
             _ => admin.end_all(),
         }
         self.life.set(life.with(state));

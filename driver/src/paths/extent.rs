@@ -22,7 +22,7 @@ pub(super) struct Extent {
 
 /// A run of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct ByteRange {
     /// Offset of the first byte.
     pub offset: u64,
     /// Length in bytes.
@@ -47,16 +47,16 @@ impl Extent {
         &self,
         operation: Operation,
         buffer: &B,
-    ) -> Result<Run, RejectReason> {
+    ) -> Result<ByteRange, RejectReason> {
         match operation {
             Operation::Read(lba) | Operation::Write(lba) => self.transfer(lba, buffer),
-            Operation::Flush => Ok(Run { offset: 0, bytes: 0 }),
+            Operation::Flush => Ok(ByteRange { offset: 0, bytes: 0 }),
             Operation::Deallocate(lba, lbas) => self.within(lba, u64::from(lbas)),
         }
     }
 
     #[inline]
-    fn transfer<B: IoBuffer>(&self, lba: Lba, buffer: &B) -> Result<Run, RejectReason> {
+    fn transfer<B: IoBuffer>(&self, lba: Lba, buffer: &B) -> Result<ByteRange, RejectReason> {
         let count = buffer.segment_count();
         if count > self.segments_max {
             return Err(too_large("segments", count, self.segments_max));
@@ -76,12 +76,12 @@ impl Extent {
     }
 
     #[inline]
-    fn within(&self, lba: Lba, lbas: u64) -> Result<Run, RejectReason> {
+    fn within(&self, lba: Lba, lbas: u64) -> Result<ByteRange, RejectReason> {
         let end = lba.0.saturating_add(lbas);
         if end > self.lbas || lbas == 0 {
             return Err(RejectReason::OutOfRange { lba: lba.0, end, lbas: self.lbas });
         }
-        Ok(Run { offset: lba.0 << self.lba_shift, bytes: lbas << self.lba_shift })
+        Ok(ByteRange { offset: lba.0 << self.lba_shift, bytes: lbas << self.lba_shift })
     }
 }
 
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
     use crate::memory::allocate_for_host;
 
-    fn run(operation: Operation, bytes: usize) -> Result<Run, RejectReason> {
+    fn run(operation: Operation, bytes: usize) -> Result<ByteRange, RejectReason> {
         let mut buffer = allocate_for_host(64 << 10).expect("memory");
         drop(buffer.split_off(bytes));
         Extent::new(100_000, 4096).run(operation, &buffer)
@@ -102,7 +102,7 @@ mod tests {
 
     #[test]
     fn a_request_is_inside_and_of_whole_lbas() {
-        let run_of = |offset, bytes| Ok(Run { offset, bytes });
+        let run_of = |offset, bytes| Ok(ByteRange { offset, bytes });
         assert_eq!(run(Operation::Read(Lba(3)), 8192), run_of(3 * 4096, 8192));
         assert_eq!(run(Operation::Write(Lba(23)), 4096), run_of(23 * 4096, 4096));
         assert_eq!(run(Operation::Deallocate(Lba(0), 24), 4096), run_of(0, 24 * 4096));

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use super::block::BlockLimits;
 use super::exclusive::Lock;
-use super::extent::{Extent, Run, TRANSFER_BYTES_MAX};
+use super::extent::{ByteRange, Extent, TRANSFER_BYTES_MAX};
 use super::info::{DeviceInfo, DeviceOptions};
 use super::uring::Cutter;
 use crate::bus::Locality;
@@ -32,7 +32,7 @@ const DIRECT_MAX: u32 = 4096;
 #[derive(Clone, Debug)]
 pub(crate) struct OpenFile {
     file: Arc<File>,
-    kind: Kind,
+    kind: FileKind,
     bytes: u64,
     lba_bytes: u32,
     writes: bool,
@@ -54,7 +54,7 @@ struct LaidOut {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Kind {
+enum FileKind {
     Regular,
     Block(KernelLimits),
 }
@@ -109,9 +109,9 @@ fn open_laid_out(
     let file_type = about.file_type();
     let (kind, bytes) = if file_type.is_block_device() {
         let bytes = file_io::block_bytes(&file).map_err(|e| refusal(target, options, e))?;
-        (Kind::Block(KernelLimits::of_block(about.rdev())), bytes)
+        (FileKind::Block(KernelLimits::of_block(about.rdev())), bytes)
     } else if file_type.is_file() {
-        (Kind::Regular, about.len())
+        (FileKind::Regular, about.len())
     } else {
         return Err(no_file(&device));
     };
@@ -124,12 +124,12 @@ fn open_laid_out(
     let writes = options.writes;
     let deallocates = writes && deallocates(&file, &kind, bytes);
     let file = Arc::new(file);
-    let has_holes = kind == Kind::Regular && has_holes(&about);
-    let is_preallocated = kind == Kind::Regular && !has_holes;
+    let has_holes = kind == FileKind::Regular && has_holes(&about);
+    let is_preallocated = kind == FileKind::Regular && !has_holes;
     let block_limits = match &kind {
         _ if !target.direct => None,
-        Kind::Block(queue) => queue.block_limits(),
-        Kind::Regular => KernelLimits::of_block(about.dev()).block_limits(),
+        FileKind::Block(queue) => queue.block_limits(),
+        FileKind::Regular => KernelLimits::of_block(about.dev()).block_limits(),
     };
     Ok(OpenFile {
         file,
@@ -211,10 +211,10 @@ impl OpenFile {
     ///
     /// # Errors
     /// The system's error.
-    pub(super) fn deallocate(&self, run: Run) -> io::Result<()> {
+    pub(super) fn deallocate(&self, run: ByteRange) -> io::Result<()> {
         match self.kind {
-            Kind::Block(_) => file_io::discard(&self.file, run.offset, run.bytes),
-            Kind::Regular => punch_hole(&self.file, run.offset, run.bytes),
+            FileKind::Block(_) => file_io::discard(&self.file, run.offset, run.bytes),
+            FileKind::Regular => punch_hole(&self.file, run.offset, run.bytes),
         }
     }
 
@@ -223,15 +223,17 @@ impl OpenFile {
     ///
     /// # Errors
     /// The system's error.
-    pub(super) fn punch(&self, run: Run) -> io::Result<()> {
+    pub(super) fn punch(&self, run: ByteRange) -> io::Result<()> {
         punch_hole(&self.file, run.offset, run.bytes)
     }
 
     /// Returns whether [`OpenFile::punch`] works.
     pub(super) fn punches(&self) -> bool {
         match &self.kind {
-            Kind::Regular => self.deallocates,
-            Kind::Block(queue) => self.deallocates && queue.is_above_zero("write_zeroes_max_bytes"),
+            FileKind::Regular => self.deallocates,
+            FileKind::Block(queue) => {
+                self.deallocates && queue.is_above_zero("write_zeroes_max_bytes")
+            }
         }
     }
 
@@ -239,7 +241,7 @@ impl OpenFile {
     /// short and writes find no space.
     #[cold]
     pub(super) fn explain(&self, error: CommandError) -> CommandError {
-        let is_block = matches!(self.kind, Kind::Block(_));
+        let is_block = matches!(self.kind, FileKind::Block(_));
         let was_removed =
             is_block && file_io::block_bytes(&self.file).is_ok_and(|bytes| bytes == 0);
         if was_removed { CommandError::System(Errno(libc::ENODEV)) } else { error }
@@ -248,7 +250,9 @@ impl OpenFile {
     /// Returns how to split polled requests: those that the kernel itself would split never end (seen with
     /// 6.1, by fio as well).
     pub(super) fn polled_cutter(&self) -> Cutter {
-        let Kind::Block(queue) = &self.kind else { unreachable!("only block devices are polled") };
+        let FileKind::Block(queue) = &self.kind else {
+            unreachable!("only block devices are polled")
+        };
         let lba = u64::from(self.lba_bytes);
         let told = queue.command_bytes_max("max_sectors_kb").unwrap_or(POLLED_BYTES);
         let command_bytes_max = (told & !(lba - 1)).max(lba);
@@ -259,12 +263,12 @@ impl OpenFile {
     pub(super) fn cannot_poll(&self, direct: bool) -> Option<&'static str> {
         match &self.kind {
             _ if !direct => Some("only direct I/O can be polled: keep direct=on"),
-            Kind::Regular => Some("it is a file; polling needs a block device"),
-            Kind::Block(queue) if queue.is_above_zero("chunk_sectors") => Some(
+            FileKind::Regular => Some("it is a file; polling needs a block device"),
+            FileKind::Block(queue) if queue.is_above_zero("chunk_sectors") => Some(
                 "the kernel splits requests at a boundary of it (queue/chunk_sectors), and cannot poll those",
             ),
-            Kind::Block(queue) if queue.polls() => None,
-            Kind::Block(_) => Some(
+            FileKind::Block(queue) if queue.polls() => None,
+            FileKind::Block(_) => Some(
                 "its queues are not set up for polling (queue/io_poll is 0): load its driver with poll queues, \
                  as with nvme.poll_queues=2",
             ),
@@ -391,8 +395,8 @@ fn refusal(target: &KernelTarget, options: &DeviceOptions, error: io::Error) -> 
 
 /// Returns the alignment of offsets and lengths. The page cache needs none; a sector, unless the caller wants bytes, keeps
 /// addresses as on a drive.
-fn lba_bytes(file: &File, kind: &Kind, direct: bool, byte_addressed: bool) -> u32 {
-    if matches!(kind, Kind::Block(_)) {
+fn lba_bytes(file: &File, kind: &FileKind, direct: bool, byte_addressed: bool) -> u32 {
+    if matches!(kind, FileKind::Block(_)) {
         return usable(file_io::block_lba_bytes(file).unwrap_or(SECTOR));
     }
     if !direct {
@@ -418,10 +422,10 @@ fn reads_a_sector(file: &File) -> bool {
 
 /// Returns whether ranges can be deallocated: by a block device's queue attributes, or by punching a hole
 /// behind a file's end.
-fn deallocates(file: &File, kind: &Kind, bytes: u64) -> bool {
+fn deallocates(file: &File, kind: &FileKind, bytes: u64) -> bool {
     match kind {
-        Kind::Block(queue) => queue.is_above_zero("discard_max_bytes"),
-        Kind::Regular => {
+        FileKind::Block(queue) => queue.is_above_zero("discard_max_bytes"),
+        FileKind::Regular => {
             let behind = bytes.next_multiple_of(1 << 20) + (1 << 20);
             punch_hole(file, behind, 1 << 20).is_ok()
         }

@@ -15,7 +15,7 @@ use crate::spec::Cid;
 
 /// What a slot's command is doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum SlotState {
     /// There is none.
     Idle,
     /// In flight; it only needs its completion.
@@ -33,7 +33,7 @@ const NONE: u16 = u16::MAX;
 pub(crate) struct Slot<B> {
     /// The command's identifier; while idle, that of the slot's next command.
     cid: Cid,
-    state: State,
+    state: SlotState,
     /// While idle: the next idle slot, or [`NONE`]. In flight: the command's opcode.
     link: u16,
     /// When the command becomes overdue.
@@ -69,7 +69,7 @@ impl<B> Slots<B> {
         let next = |index: u16| if usize::from(index) + 1 < count { index + 1 } else { NONE };
         let slot = |index| Slot {
             cid: Cid(index),
-            state: State::Idle,
+            state: SlotState::Idle,
             link: next(index),
             deadline: Time::NEVER,
             buffer: None,
@@ -154,7 +154,7 @@ impl<B> Slots<B> {
         let index = usize::from(cid.0) & self.index_mask;
         let slot = self.slots.get(index)?;
         debug_assert!(index == usize::from(slot.cid.0) & self.index_mask, "a slot keeps its index");
-        (slot.state == State::Special && slot.cid == cid).then_some(index)
+        (slot.state == SlotState::Special && slot.cid == cid).then_some(index)
     }
 
     /// Ends the plain command `cid` and returns its buffer; `None` if there is no such plain command (it may
@@ -163,14 +163,14 @@ impl<B> Slots<B> {
     pub(crate) fn end_plain(&mut self, cid: Cid) -> Option<B> {
         let index = usize::from(cid.0) & self.index_mask;
         let slot = self.slots.get_mut(index)?;
-        if slot.cid != cid || slot.state != State::Plain {
+        if slot.cid != cid || slot.state != SlotState::Plain {
             return None;
         }
         debug_assert_ne!(usize::from(self.head), index, "what is in flight is not listed as idle");
         debug_assert!(self.returned < self.taken, "a command that ends was taken");
         slot.cid = Cid(cid.0.wrapping_add(self.generation_step));
         debug_assert!(index == usize::from(slot.cid.0) & self.index_mask, "a slot keeps its index");
-        slot.state = State::Idle;
+        slot.state = SlotState::Idle;
         slot.link = std::mem::replace(&mut self.head, index as u16);
         self.returned += 1;
         slot.buffer.take()
@@ -180,17 +180,20 @@ impl<B> Slots<B> {
     pub(crate) fn mark_special(&mut self, index: usize) {
         let slot = &mut self.slots[index];
         assert!(slot.is_in_flight(), "only a command in flight is marked");
-        assert!(slot.state != State::Waiting, "a command that completed does not complete again");
-        slot.state = State::Special;
+        assert!(
+            slot.state != SlotState::Waiting,
+            "a command that completed does not complete again"
+        );
+        slot.state = SlotState::Special;
     }
 
     /// Keeps the slot of a completed command for its buffer: no completion matches it and no deadline
     /// applies.
     pub(crate) fn mark_waiting(&mut self, index: usize) {
         let slot = &mut self.slots[index];
-        assert!(slot.state == State::Special, "only a split request's slot waits");
+        assert!(slot.state == SlotState::Special, "only a split request's slot waits");
         assert!(slot.buffer.is_some(), "a slot waits for the sake of its buffer");
-        slot.state = State::Waiting;
+        slot.state = SlotState::Waiting;
         slot.deadline = Time::NEVER;
     }
 
@@ -200,7 +203,7 @@ impl<B> Slots<B> {
             self.slots[index].is_in_flight(),
             "only a command in flight is special or not"
         );
-        matches!(self.slots[index].state, State::Special | State::Waiting)
+        matches!(self.slots[index].state, SlotState::Special | SlotState::Waiting)
     }
 
     /// Ends a command and returns its buffer. The slot's next command has a new generation.
@@ -212,7 +215,7 @@ impl<B> Slots<B> {
         debug_assert!(self.returned < self.taken, "a command that ends was taken");
         slot.cid = Cid(slot.cid.0.wrapping_add(self.generation_step));
         debug_assert!(index == usize::from(slot.cid.0) & self.index_mask, "a slot keeps its index");
-        slot.state = State::Idle;
+        slot.state = SlotState::Idle;
         slot.link = std::mem::replace(&mut self.head, index as u16);
         self.returned += 1;
         slot.buffer.take()
@@ -253,7 +256,7 @@ impl<B> Vacant<'_, B> {
         *self.head = std::mem::replace(&mut slot.link, u16::from(opcode));
         *self.taken += 1;
         let cid = slot.cid;
-        slot.state = if special { State::Special } else { State::Plain };
+        slot.state = if special { SlotState::Special } else { SlotState::Plain };
         debug_assert_ne!(cid.0, u16::MAX, "FFFFh is no command's identifier");
         slot.deadline = deadline;
         // The slot is free, so there is nothing to drop; `forget` avoids the check.
@@ -269,7 +272,7 @@ impl<B> Slot<B> {
     }
 
     fn is_in_flight(&self) -> bool {
-        self.state != State::Idle
+        self.state != SlotState::Idle
     }
 
     pub(crate) fn opcode(&self) -> u8 {

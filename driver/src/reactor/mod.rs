@@ -84,7 +84,7 @@ pub use retry::Retry;
 use crate::controller::Controller;
 use crate::error::{Error, Result};
 use crate::namespace::Namespace;
-use crate::runtime::{Alarm, Mailbox, Place, Poller, Seat};
+use crate::runtime::{Alarm, Mailbox, Pinning, Poller, Seat};
 use thread::Lanes;
 
 /// Poller threads that drive queue pairs for clients.
@@ -113,7 +113,7 @@ impl Reactor {
     pub fn start(options: ReactorOptions) -> Result<Reactor> {
         options.check()?;
         let places = options.cores.choose(&options.near)?;
-        let cores = places.iter().filter_map(Place::core).collect();
+        let cores = places.iter().filter_map(Pinning::core).collect();
         let threads = Vec::with_capacity(places.len());
         let mut reactor = Reactor { options, cores, threads };
         for (number, place) in places.into_iter().enumerate() {
@@ -124,7 +124,7 @@ impl Reactor {
         Ok(reactor)
     }
 
-    fn spawn(&self, number: usize, place: Place) -> Result<Thread> {
+    fn spawn(&self, number: usize, place: Pinning) -> Result<Thread> {
         let ReactorOptions { idle, drain_timeout, .. } = self.options;
         let alarm = Alarm::new()?;
         // All lanes are urgent, as there is no limit to them.

@@ -17,7 +17,7 @@ use super::wait::{block_until, lock, shielded, wake};
 pub struct Dropped;
 
 #[derive(Debug)]
-enum State<T> {
+enum AnswerState<T> {
     /// No waiter yet, or none any more.
     Open,
     Waiting(Waker),
@@ -28,7 +28,7 @@ enum State<T> {
 
 #[derive(Debug)]
 struct Inside<T> {
-    state: State<T>,
+    state: AnswerState<T>,
     /// Called when the receipt is dropped before the answer.
     on_unwanted: Option<Waker>,
 }
@@ -38,7 +38,7 @@ struct Cell<T>(Mutex<Inside<T>>);
 
 impl<T> Cell<T> {
     fn new() -> Arc<Cell<T>> {
-        Arc::new(Cell(Mutex::new(Inside { state: State::Open, on_unwanted: None })))
+        Arc::new(Cell(Mutex::new(Inside { state: AnswerState::Open, on_unwanted: None })))
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside<T>> {
@@ -48,14 +48,14 @@ impl<T> Cell<T> {
     fn end(self: Arc<Self>, answer: Result<T, Dropped>) {
         let mut inside = self.lock();
         let on_unwanted = inside.on_unwanted.take();
-        let waiter = std::mem::replace(&mut inside.state, State::Ended(answer));
+        let waiter = std::mem::replace(&mut inside.state, AnswerState::Ended(answer));
         drop(inside);
         drop(on_unwanted);
         // Outside the lock: a waker may run any code.
         match waiter {
-            State::Waiting(waker) => wake(waker),
-            State::Open | State::Unwanted => {}
-            State::Ended(_) => unreachable!("a reply is sent once"),
+            AnswerState::Waiting(waker) => wake(waker),
+            AnswerState::Open | AnswerState::Unwanted => {}
+            AnswerState::Ended(_) => unreachable!("a reply is sent once"),
         }
         // Without a receipt, this was the last reference, and the answer is dropped.
         let _ = shielded("dropping an answer that came too late", || drop(self));
@@ -63,9 +63,9 @@ impl<T> Cell<T> {
 }
 
 /// Takes the answer if it has come.
-fn take<T>(state: &mut State<T>) -> Option<Result<T, Dropped>> {
-    match std::mem::replace(state, State::Open) {
-        State::Ended(answer) => Some(answer),
+fn take<T>(state: &mut AnswerState<T>) -> Option<Result<T, Dropped>> {
+    match std::mem::replace(state, AnswerState::Open) {
+        AnswerState::Ended(answer) => Some(answer),
         other => {
             *state = other;
             None
@@ -95,7 +95,7 @@ impl<T> Reply<T> {
     pub fn when_unwanted(&self, waker: Waker) {
         let Some(cell) = &self.0 else { return };
         let mut inside = cell.lock();
-        if matches!(inside.state, State::Unwanted) {
+        if matches!(inside.state, AnswerState::Unwanted) {
             drop(inside);
             return wake(waker);
         }
@@ -139,9 +139,10 @@ impl<T> Receipt<T> {
     pub fn poll(&mut self, waker: &Waker) -> Poll<Result<T, Dropped>> {
         let mut inside = self.cell().lock();
         let answer = take(&mut inside.state);
-        if answer.is_none() && !matches!(&inside.state, State::Waiting(old) if old.will_wake(waker))
+        if answer.is_none()
+            && !matches!(&inside.state, AnswerState::Waiting(old) if old.will_wake(waker))
         {
-            inside.state = State::Waiting(waker.clone());
+            inside.state = AnswerState::Waiting(waker.clone());
         }
         drop(inside);
         answer.map_or(Poll::Pending, |answer| Poll::Ready(self.taken(answer)))
@@ -184,10 +185,10 @@ impl<T> Drop for Receipt<T> {
     fn drop(&mut self) {
         let Some(cell) = &self.cell else { return };
         let mut inside = cell.lock();
-        let state = std::mem::replace(&mut inside.state, State::Unwanted);
+        let state = std::mem::replace(&mut inside.state, AnswerState::Unwanted);
         let on_unwanted = inside.on_unwanted.take();
-        if matches!(state, State::Ended(_)) {
-            inside.state = State::Open;
+        if matches!(state, AnswerState::Ended(_)) {
+            inside.state = AnswerState::Open;
             drop(inside);
             self.give_back();
         } else {
@@ -211,7 +212,7 @@ impl<T> Cells<T> {
     /// Creates both ends of an answer. Its cell comes back when the answer is taken, or dropped after it came.
     pub fn pair(self: &Arc<Self>) -> (Reply<T>, Receipt<T>) {
         let cell = self.0.pop().unwrap_or_else(Cell::new);
-        debug_assert!(matches!(cell.lock().state, State::Open), "a cell comes back empty");
+        debug_assert!(matches!(cell.lock().state, AnswerState::Open), "a cell comes back empty");
         ends(cell, Some(Arc::clone(self)))
     }
 }

@@ -37,7 +37,7 @@ impl Cores {
     /// # Errors
     /// [`Error::Invalid`] for no threads, more pinned threads than cores, a core forbidden to the calling thread, and a
     /// core named twice.
-    pub fn choose(&self, near: &Locality) -> Result<Vec<Place>> {
+    pub fn choose(&self, near: &Locality) -> Result<Vec<Pinning>> {
         let node = near.numa_node.and_then(cores_of_node);
         let machine = Machine {
             allowed: &allowed(),
@@ -47,17 +47,21 @@ impl Cores {
         self.choose_on(&machine, &TAKEN)
     }
 
-    fn choose_on(&self, machine: &Machine<'_>, register: &'static Register) -> Result<Vec<Place>> {
+    fn choose_on(
+        &self,
+        machine: &Machine<'_>,
+        register: &'static Register,
+    ) -> Result<Vec<Pinning>> {
         let refuse = |what: String| Err(machine.refusal(&what));
         match self {
             Cores::Unpinned(0) | Cores::Near(0) | Cores::Count(0) => {
                 refuse("none asked for".to_owned())
             }
             Cores::List(list) if list.is_empty() => refuse("none asked for".to_owned()),
-            Cores::Unpinned(count) => Ok((0..*count).map(|_| Place::default()).collect()),
+            Cores::Unpinned(count) => Ok((0..*count).map(|_| Pinning::default()).collect()),
             Cores::Near(count) => {
                 let among = machine.allowed_near();
-                let place = |_| Place { among: among.clone(), taken: None };
+                let place = |_| Pinning { among: among.clone(), taken: None };
                 Ok((0..*count).map(place).collect())
             }
             Cores::Count(count) if *count > machine.allowed.len() => {
@@ -101,15 +105,15 @@ impl Machine<'_> {
 
 /// Where a poller thread runs. While this exists, the process counts a core that it is pinned to as taken.
 #[derive(Debug, Default)]
-pub struct Place {
+pub struct Pinning {
     /// The cores among which the system may move the thread; all that the starting thread may use if empty.
     among: Vec<usize>,
     taken: Option<Taken>,
 }
 
-impl Place {
+impl Pinning {
     /// Pins a thread to `core`, by the number that the kernel gives it.
-    pub fn on(core: usize) -> Place {
+    pub fn on(core: usize) -> Pinning {
         TAKEN.take(core)
     }
 
@@ -143,13 +147,13 @@ struct Register(Mutex<BTreeMap<usize, usize>>);
 static TAKEN: Register = Register(Mutex::new(BTreeMap::new()));
 
 impl Register {
-    fn take(&'static self, core: usize) -> Place {
+    fn take(&'static self, core: usize) -> Pinning {
         *self.lock().entry(core).or_default() += 1;
         self.place(core)
     }
 
     /// Takes the best `count` cores, of which there are enough.
-    fn take_best(&'static self, count: usize, machine: &Machine<'_>) -> Vec<Place> {
+    fn take_best(&'static self, count: usize, machine: &Machine<'_>) -> Vec<Pinning> {
         let mut pollers = self.lock();
         let mut order = machine.allowed.to_vec();
         order.sort_by_cached_key(|core| {
@@ -162,8 +166,8 @@ impl Register {
     }
 
     /// Makes the place of a core that was counted.
-    fn place(&'static self, core: usize) -> Place {
-        Place { among: vec![core], taken: Some(Taken { core, register: self }) }
+    fn place(&'static self, core: usize) -> Pinning {
+        Pinning { among: vec![core], taken: Some(Taken { core, register: self }) }
     }
 
     fn release(&self, core: usize) {
@@ -224,11 +228,11 @@ mod tests {
         Box::leak(Box::new(Register(Mutex::new(BTreeMap::new()))))
     }
 
-    fn cores(places: &[Place]) -> Vec<usize> {
-        places.iter().filter_map(Place::core).collect()
+    fn cores(places: &[Pinning]) -> Vec<usize> {
+        places.iter().filter_map(Pinning::core).collect()
     }
 
-    fn chosen(cores: &Cores, near: &[usize], register: &'static Register) -> Vec<Place> {
+    fn chosen(cores: &Cores, near: &[usize], register: &'static Register) -> Vec<Pinning> {
         cores.choose_on(&machine(near), register).expect("enough")
     }
 

@@ -22,7 +22,7 @@
 //! | `mailbox` | jobs on their way to it |
 //! | `answer` | one answer on its way back |
 //! | `wait` | waiters for room or memory; a blocking call, made from one that registers a waker |
-//! | `cores` | where threads run: [`Cores`], [`Place`] |
+//! | `cores` | where threads run: [`Cores`], [`Pinning`] |
 //!
 //! Invariants:
 //!
@@ -52,7 +52,7 @@ mod wait;
 
 pub use alarm::Alarm;
 pub use answer::{Cells, Dropped, Receipt, Reply, pair};
-pub use cores::{Cores, Place};
+pub use cores::{Cores, Pinning};
 pub use idle::{Idle, Idling, Rest};
 pub use mailbox::{Mailbox, Refusal};
 pub use poller::{Poller, Round, Seat, Worker};

@@ -6,7 +6,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::alarm::Alarm;
-use super::cores::Place;
+use super::cores::Pinning;
 use super::idle::{Idle, Idling, Rest};
 use super::wait::{caught, shielded};
 use crate::Time;
@@ -61,7 +61,7 @@ pub struct Seat {
     /// The thread's name, for the system and the log.
     pub name: String,
     /// The cores it may run on. A core that it is pinned to counts as taken until it ends.
-    pub place: Place,
+    pub place: Pinning,
     /// How it rests.
     pub idle: Idle,
 }
@@ -239,7 +239,7 @@ mod tests {
     fn seat() -> Seat {
         let zero = Duration::ZERO;
         let idle = Idle { spin: zero, pause: zero, sleep_max: Duration::from_micros(50) };
-        Seat { name: "a-poller".to_owned(), place: Place::default(), idle }
+        Seat { name: "a-poller".to_owned(), place: Pinning::default(), idle }
     }
 
     fn echo(orders: &[u32]) -> (Option<Vec<u32>>, usize) {

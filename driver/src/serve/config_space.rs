@@ -4,7 +4,7 @@
 //! Holds what drivers look for: identity, class, BAR sizes by the all-ones method, MSI-X, and PCI Express with function
 //! level reset. The bits of the command register have no effect: a vfio-user client enables DMA by handing memory over.
 
-use super::refusal::{Outcome, Refusal};
+use super::refusal::{Refusal, ServeResult};
 use crate::soft::PCI_VENDOR;
 
 /// Size in bytes; a PCI Express function has 4096.
@@ -124,14 +124,14 @@ impl ConfigSpace {
         self.put(EXPRESS + 0x12, &LINK.to_le_bytes());
     }
 
-    pub(super) fn read(&self, offset: u64, into: &mut [u8]) -> Outcome {
+    pub(super) fn read(&self, offset: u64, into: &mut [u8]) -> ServeResult {
         let at = place(offset, into.len())?;
         into.copy_from_slice(&self.bytes[at..at + into.len()]);
         Ok(())
     }
 
     /// Writes `data` at `offset`; returns true if that requests a function level reset.
-    pub(super) fn write(&mut self, offset: u64, data: &[u8]) -> Outcome<bool> {
+    pub(super) fn write(&mut self, offset: u64, data: &[u8]) -> ServeResult<bool> {
         let at = place(offset, data.len())?;
         for (at, value) in (at..).zip(data) {
             let mask = self.writable[at];
@@ -149,7 +149,7 @@ impl ConfigSpace {
     }
 }
 
-fn place(offset: u64, len: usize) -> Outcome<usize> {
+fn place(offset: u64, len: usize) -> ServeResult<usize> {
     let at = usize::try_from(offset).ok().filter(|at| at.saturating_add(len) <= LEN);
     at.ok_or_else(|| {
         Refusal::invalid(format!("{len} bytes at {offset:#x} exceed configuration space"))

@@ -13,7 +13,7 @@ use std::os::fd::OwnedFd;
 use super::config_space::{self, ConfigSpace, MSIX_BAR, MsixLayout};
 use super::interrupts::Interrupts;
 use super::memory::ClientMemory;
-use super::refusal::{Outcome, Refusal};
+use super::refusal::{Refusal, ServeResult};
 use super::{DoorbellAccess, Options};
 use crate::Time;
 use crate::error::{Error, Result};
@@ -43,7 +43,7 @@ pub(super) struct Device {
 
 /// A region as reported to a client.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct ServedRegion {
     pub(super) bytes: u64,
     /// The mappable range and its file, whose offsets are the region's.
     pub(super) mappable: Option<(Range<u64>, OwnedFd)>,
@@ -73,8 +73,8 @@ impl Device {
         memory.access(|table| controller.step(table, now))
     }
 
-    pub(super) fn region(&self, index: u32) -> Outcome<Region> {
-        let plain = |bytes| Ok(Region { bytes, mappable: None });
+    pub(super) fn region(&self, index: u32) -> ServeResult<ServedRegion> {
+        let plain = |bytes| Ok(ServedRegion { bytes, mappable: None });
         match index {
             0 => {
                 let bytes = bar0_bytes(&self.controller);
@@ -97,7 +97,7 @@ impl Device {
         }
     }
 
-    pub(super) fn read(&self, region: u32, offset: u64, into: &mut [u8]) -> Outcome {
+    pub(super) fn read(&self, region: u32, offset: u64, into: &mut [u8]) -> ServeResult {
         match region {
             0 => {
                 let (offset, width) = self.register(offset, into.len())?;
@@ -117,7 +117,7 @@ impl Device {
         }
     }
 
-    pub(super) fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> Outcome {
+    pub(super) fn write(&mut self, region: u32, offset: u64, data: &[u8]) -> ServeResult {
         match region {
             0 => {
                 let (offset, width) = self.register(offset, data.len())?;
@@ -147,7 +147,7 @@ impl Device {
     }
 
     /// Checks a register access to BAR0: 4 or 8 bytes, aligned to 4; doorbells take 4.
-    fn register(&self, offset: u64, len: usize) -> Outcome<(u32, u32)> {
+    fn register(&self, offset: u64, len: usize) -> ServeResult<(u32, u32)> {
         let end = offset.saturating_add(len as u64);
         let fits = end <= bar0_bytes(&self.controller) && offset.is_multiple_of(4);
         let is_doorbell = end > u64::from(DOORBELLS_OFFSET);
@@ -157,7 +157,7 @@ impl Device {
         Ok((offset as u32, len as u32))
     }
 
-    fn msix_place(&self, offset: u64, len: usize) -> Outcome<usize> {
+    fn msix_place(&self, offset: u64, len: usize) -> ServeResult<usize> {
         let end = offset.saturating_add(len as u64);
         if end > self.msix.bar_bytes {
             return Err(Refusal::invalid(format!("{len} bytes at {offset:#x} of BAR{MSIX_BAR}")));
@@ -166,7 +166,7 @@ impl Device {
     }
 
     /// Performs a function level reset; memory and eventfds stay the client's.
-    pub(super) fn reset(&mut self) -> Outcome {
+    pub(super) fn reset(&mut self) -> ServeResult {
         if !self.controller.reset() {
             return Err(Refusal::new(libc::EIO, "the fault plan makes the controller refuse"));
         }
@@ -220,10 +220,10 @@ fn bar0_bytes(controller: &Controller) -> u64 {
     controller.bar0_bytes().next_power_of_two().max(BAR0_BYTES_MIN)
 }
 
-fn mappable(bytes: u64, area: Range<u64>, pages: &SharedPages) -> Outcome<Region> {
+fn mappable(bytes: u64, area: Range<u64>, pages: &SharedPages) -> ServeResult<ServedRegion> {
     let file = pages.file().try_clone_to_owned();
     let file = file.map_err(|why| Refusal::system("no descriptor left for the client", &why))?;
-    Ok(Region { bytes, mappable: Some((area, file)) })
+    Ok(ServedRegion { bytes, mappable: Some((area, file)) })
 }
 
 fn no_access(region: u32) -> Refusal {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use vfio_bindings::bindings::vfio::VFIO_PCI_MSIX_IRQ_INDEX;
 
-use super::refusal::{Outcome, Refusal};
+use super::refusal::{Refusal, ServeResult};
 use super::signaller::Signaller;
 use super::system::is_eventfd;
 use crate::bus::vfio_user::wire::{IRQ_ACTION_TRIGGER, IRQ_DATA_EVENTFD, IRQ_DATA_NONE, SetIrqs};
@@ -41,7 +41,7 @@ impl Interrupts {
     }
 
     /// Executes the client's request: sets eventfds, removes them, or sends a test signal.
-    pub(super) fn set(&mut self, ask: &SetIrqs, files: Vec<File>) -> Outcome {
+    pub(super) fn set(&mut self, ask: &SetIrqs, files: Vec<File>) -> ServeResult {
         let (start, count) = (ask.start as usize, ask.count as usize);
         let end = start.checked_add(count).filter(|end| *end <= self.count(ask.index) as usize);
         let Some(end) = end else {
@@ -67,7 +67,7 @@ impl Interrupts {
         Ok(())
     }
 
-    fn take(&mut self, vectors: Range<usize>, files: Vec<File>) -> Outcome {
+    fn take(&mut self, vectors: Range<usize>, files: Vec<File>) -> ServeResult {
         files.iter().try_for_each(check)?;
         let signaller = self.signaller()?;
         for (vector, eventfd) in self.vectors[vectors].iter_mut().zip(files) {
@@ -76,7 +76,7 @@ impl Interrupts {
         Ok(())
     }
 
-    fn signaller(&mut self) -> Outcome<Arc<Signaller>> {
+    fn signaller(&mut self) -> ServeResult<Arc<Signaller>> {
         if let Some(signaller) = &self.signaller {
             return Ok(Arc::clone(signaller));
         }
@@ -113,7 +113,7 @@ fn signal(vector: &Option<Arc<Vector>>) {
     }
 }
 
-fn check(file: &File) -> Outcome {
+fn check(file: &File) -> ServeResult {
     match is_eventfd(file) {
         true => Ok(()),
         false => Err(Refusal::invalid("the file for an interrupt is not an eventfd")),
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn wrong_requests_are_refused_and_change_nothing() {
         let mut interrupts = Interrupts::new(3);
-        let errno = |outcome: Outcome| outcome.expect_err("must be refused").errno;
+        let errno = |outcome: ServeResult| outcome.expect_err("must be refused").errno;
         let file = || File::open("/proc/self/status").expect("a file");
         let mut set = |ask, files| errno(interrupts.set(&ask, files));
         assert_eq!(set(ask(SIGNAL_BY_EVENTFD, 0, 4), vec![]), libc::EINVAL);

@@ -15,7 +15,7 @@ use std::fs::File;
 
 use memmap2::MmapOptions;
 
-use super::refusal::{Outcome, Refusal};
+use super::refusal::{Refusal, ServeResult};
 use crate::bus::vfio_user::wire::{DMA_READ, DMA_READ_WRITE, DmaMap, DmaUnmap, UNMAP_ALL};
 use crate::sys::fragile::FragileMappings;
 use crate::sys::{DmaTable, bus_error, memory_file};
@@ -69,7 +69,12 @@ impl ClientMemory {
         self.pieces.len()
     }
 
-    pub(super) fn map(&mut self, ask: &DmaMap, file: Option<File>, sealed_only: bool) -> Outcome {
+    pub(super) fn map(
+        &mut self,
+        ask: &DmaMap,
+        file: Option<File>,
+        sealed_only: bool,
+    ) -> ServeResult {
         check_place(ask)?;
         if self.pieces.len() >= PIECES_MAX {
             return Err(Refusal::new(
@@ -99,7 +104,7 @@ impl ClientMemory {
 
     /// Returns how much of a piece this process would be charged for, at worst: a virtual machine's memory has holes, and
     /// may get new ones at any time, so all of it.
-    fn touchable(&self, ask: &DmaMap, file: &File) -> Outcome<u64> {
+    fn touchable(&self, ask: &DmaMap, file: &File) -> ServeResult<u64> {
         let bytes = if memory_file::page_bytes(file) == Some(PAGE) { ask.size } else { 0 };
         let all = self.touchable_bytes.saturating_add(bytes);
         match self.touchable_max {
@@ -115,7 +120,7 @@ impl ClientMemory {
     }
 
     /// Maps the whole pages around the piece, which are larger than its own on hugetlbfs; returns where they start.
-    fn map_file(&mut self, ask: &DmaMap, file: &File, sealed_only: bool) -> Outcome<usize> {
+    fn map_file(&mut self, ask: &DmaMap, file: &File, sealed_only: bool) -> ServeResult<usize> {
         let page = memory_file::page_bytes(file).ok_or_else(|| {
             Refusal::invalid("only memory files are mapped: memfd, /dev/shm, hugetlbfs")
         })?;
@@ -143,7 +148,7 @@ impl ClientMemory {
         Ok(mapping.addr().get())
     }
 
-    fn seal(&mut self, file: &File, sealed_only: bool) -> Outcome {
+    fn seal(&mut self, file: &File, sealed_only: bool) -> ServeResult {
         if memory_file::seal_length(file) {
             return Ok(());
         }
@@ -165,7 +170,7 @@ impl ClientMemory {
     }
 
     /// Unmaps a piece, or all with [`UNMAP_ALL`].
-    pub(super) fn unmap(&mut self, ask: &DmaUnmap) -> Outcome {
+    pub(super) fn unmap(&mut self, ask: &DmaUnmap) -> ServeResult {
         match ask.flags {
             0 => self.unmap_one(ask),
             UNMAP_ALL if (ask.address, ask.size) == (0, 0) => {
@@ -179,7 +184,7 @@ impl ClientMemory {
         }
     }
 
-    fn unmap_one(&mut self, ask: &DmaUnmap) -> Outcome {
+    fn unmap_one(&mut self, ask: &DmaUnmap) -> ServeResult {
         match self.pieces.get(&ask.address) {
             Some(piece) if piece.len == ask.size => {}
             Some(piece) => {
@@ -211,7 +216,7 @@ impl ClientMemory {
     }
 }
 
-fn check_place(ask: &DmaMap) -> Outcome {
+fn check_place(ask: &DmaMap) -> ServeResult {
     let DmaMap { address, size, offset, flags, .. } = *ask;
     if size == 0 || !(address | size | offset).is_multiple_of(PAGE) {
         let why = format!("{size} bytes at {address:#x}, file offset {offset:#x}: not whole pages");
@@ -227,7 +232,7 @@ fn check_place(ask: &DmaMap) -> Outcome {
 }
 
 /// Returns where the piece ends in the file. The file is long enough and, if sealed, stays so.
-fn check_length(ask: &DmaMap, file: &File) -> Outcome<u64> {
+fn check_length(ask: &DmaMap, file: &File) -> ServeResult<u64> {
     let about = file.metadata().map_err(|why| Refusal::system("cannot inspect the file", &why))?;
     let (end, len) = (ask.offset + ask.size, about.len());
     if end > len {
@@ -261,7 +266,7 @@ mod tests {
         file
     }
 
-    fn errno(outcome: Outcome) -> i32 {
+    fn errno(outcome: ServeResult) -> i32 {
         outcome.expect_err("must be refused").errno
     }
 

@@ -15,7 +15,7 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::closing::close_elsewhere;
-use super::refusal::{Outcome, Refusal};
+use super::refusal::{Refusal, ServeResult};
 use super::system;
 use crate::bus::vfio_user::is_hung_up;
 use crate::bus::vfio_user::wire::{FLAG_ERROR, FLAG_TYPE_REPLY, HEADER_LEN, Header};
@@ -167,7 +167,7 @@ impl Peer {
     }
 
     /// Answers the message that began with `header`.
-    pub(super) fn answer(&mut self, header: &Header, outcome: Outcome<Reply>) {
+    pub(super) fn answer(&mut self, header: &Header, outcome: ServeResult<Reply>) {
         let (flags, error, reply) = match outcome {
             Ok(reply) => (FLAG_TYPE_REPLY, 0, reply),
             Err(refusal) => (FLAG_TYPE_REPLY | FLAG_ERROR, refusal.errno as u32, Reply::default()),

@@ -29,4 +29,4 @@ impl Refusal {
     }
 }
 
-pub(super) type Outcome<T = ()> = Result<T, Refusal>;
+pub(super) type ServeResult<T = ()> = Result<T, Refusal>;

@@ -12,7 +12,7 @@ use super::device::{Device, REGIONS};
 use super::interrupts::KINDS;
 use super::memory::PIECES_MAX;
 use super::peer::{Message, Reply};
-use super::refusal::{Outcome, Refusal};
+use super::refusal::{Refusal, ServeResult};
 use super::system::FILES_MAX;
 use crate::bus::vfio_user::wire::{
     self, CAP_SPARSE_MMAP, Command, DEVICE_CAN_RESET, DEVICE_IS_PCI, DeviceInfo, DmaMap, DmaUnmap,
@@ -42,7 +42,7 @@ impl Session {
         device: &mut Device,
         message: Message,
         sealed_only: bool,
-    ) -> Outcome<Reply> {
+    ) -> ServeResult<Reply> {
         let name = name(message.header.command);
         let outcome = self.carry_out(device, message, sealed_only);
         if let Err(refusal) = &outcome {
@@ -66,7 +66,7 @@ impl Session {
         device: &mut Device,
         message: Message,
         sealed_only: bool,
-    ) -> Outcome<Reply> {
+    ) -> ServeResult<Reply> {
         let Message { header, body, files, strange_files } = message;
         if header.flags & FLAG_TYPE_MASK != 0 {
             return Err(Refusal::invalid(format!(
@@ -106,7 +106,7 @@ impl Session {
         }
     }
 
-    fn negotiate(&mut self, body: &[u8]) -> Outcome<Reply> {
+    fn negotiate(&mut self, body: &[u8]) -> ServeResult<Reply> {
         let theirs: Version = structure(body)?;
         if self.is_negotiated {
             return Err(Refusal::invalid("the version is already agreed on"));
@@ -127,7 +127,7 @@ impl Session {
 }
 
 /// Capabilities are optional; if present, they must be zero-terminated JSON.
-fn check_capabilities(data: &[u8]) -> Outcome {
+fn check_capabilities(data: &[u8]) -> ServeResult {
     let Some((&last, text)) = data.split_last() else { return Ok(()) };
     if last != 0 {
         return Err(Refusal::invalid("its capabilities do not end with a zero byte"));
@@ -155,14 +155,14 @@ fn reply(body: Vec<u8>) -> Reply {
 }
 
 /// Returns the structure at the start of a body.
-fn structure<T: zerocopy::FromBytes>(body: &[u8]) -> Outcome<T> {
+fn structure<T: zerocopy::FromBytes>(body: &[u8]) -> ServeResult<T> {
     wire::first(body).ok_or_else(|| {
         Refusal::invalid(format!("{} bytes; it has at least {}", body.len(), size_of::<T>()))
     })
 }
 
 /// Checks the reply size that the client accepts.
-fn check_argsz<T>(argsz: u32) -> Outcome {
+fn check_argsz<T>(argsz: u32) -> ServeResult {
     if (argsz as usize) < size_of::<T>() {
         let why = format!("argsz {argsz}; the answer has {} bytes", size_of::<T>());
         return Err(Refusal::invalid(why));
@@ -175,7 +175,7 @@ fn dma_map(
     body: &[u8],
     mut files: Vec<File>,
     sealed_only: bool,
-) -> Outcome<Reply> {
+) -> ServeResult<Reply> {
     let ask: DmaMap = structure(body)?;
     if files.len() > 1 {
         return Err(Refusal::invalid(format!("{} files for one mapping", files.len())));
@@ -185,13 +185,13 @@ fn dma_map(
 }
 
 /// An attached file, as SPDK's initiator sends, is closed.
-fn dma_unmap(device: &mut Device, body: &[u8]) -> Outcome<Reply> {
+fn dma_unmap(device: &mut Device, body: &[u8]) -> ServeResult<Reply> {
     let ask: DmaUnmap = structure(body)?;
     device.memory.unmap(&ask)?;
     Ok(reply(ask.as_bytes().to_vec()))
 }
 
-fn device_info(body: &[u8]) -> Outcome<Reply> {
+fn device_info(body: &[u8]) -> ServeResult<Reply> {
     let ask: DeviceInfo = structure(body)?;
     check_argsz::<DeviceInfo>(ask.argsz)?;
     let info = DeviceInfo {
@@ -203,7 +203,7 @@ fn device_info(body: &[u8]) -> Outcome<Reply> {
     Ok(reply(info.as_bytes().to_vec()))
 }
 
-fn region_info(device: &Device, body: &[u8]) -> Outcome<Reply> {
+fn region_info(device: &Device, body: &[u8]) -> ServeResult<Reply> {
     let ask: RegionInfo = structure(body)?;
     check_argsz::<RegionInfo>(ask.argsz)?;
     let region = device.region(ask.index)?;
@@ -229,7 +229,7 @@ fn region_info(device: &Device, body: &[u8]) -> Outcome<Reply> {
     Ok(Reply { body, file: Some(file) })
 }
 
-fn irq_info(device: &Device, body: &[u8]) -> Outcome<Reply> {
+fn irq_info(device: &Device, body: &[u8]) -> ServeResult<Reply> {
     let ask: IrqInfo = structure(body)?;
     check_argsz::<IrqInfo>(ask.argsz)?;
     if ask.index >= KINDS {
@@ -241,7 +241,7 @@ fn irq_info(device: &Device, body: &[u8]) -> Outcome<Reply> {
     Ok(reply(info.as_bytes().to_vec()))
 }
 
-fn set_irqs(device: &mut Device, body: &[u8], files: Vec<File>) -> Outcome<Reply> {
+fn set_irqs(device: &mut Device, body: &[u8], files: Vec<File>) -> ServeResult<Reply> {
     let ask: SetIrqs = structure(body)?;
     if ask.index >= KINDS {
         return Err(Refusal::invalid(format!("interrupt kind {}; there are {KINDS}", ask.index)));
@@ -251,7 +251,7 @@ fn set_irqs(device: &mut Device, body: &[u8], files: Vec<File>) -> Outcome<Reply
     Ok(Reply::default())
 }
 
-fn check_count(access: &RegionAccess) -> Outcome<usize> {
+fn check_count(access: &RegionAccess) -> ServeResult<usize> {
     let count = access.count as usize;
     if !(1..=TRANSFER_MAX).contains(&count) {
         return Err(Refusal::invalid(format!("{count} bytes; 1 to {TRANSFER_MAX} are allowed")));
@@ -259,7 +259,7 @@ fn check_count(access: &RegionAccess) -> Outcome<usize> {
     Ok(count)
 }
 
-fn region_read(device: &Device, body: &[u8]) -> Outcome<Reply> {
+fn region_read(device: &Device, body: &[u8]) -> ServeResult<Reply> {
     let access: RegionAccess = structure(body)?;
     let count = check_count(&access)?;
     let mut body = access.as_bytes().to_vec();
@@ -269,7 +269,7 @@ fn region_read(device: &Device, body: &[u8]) -> Outcome<Reply> {
     Ok(reply(body))
 }
 
-fn region_write(device: &mut Device, body: &[u8]) -> Outcome<Reply> {
+fn region_write(device: &mut Device, body: &[u8]) -> ServeResult<Reply> {
     let access: RegionAccess = structure(body)?;
     let count = check_count(&access)?;
     let data = &body[size_of::<RegionAccess>()..];

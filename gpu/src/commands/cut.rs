@@ -15,7 +15,7 @@ pub type Filled = Result<(), Box<Error>>;
 
 /// A slice of a transfer with its first LBA.
 #[derive(Clone, Copy, Debug)]
-pub struct Run {
+pub struct LbaSlice {
     pub direction: Direction,
     pub lba: Lba,
     pub slice: Slice,
@@ -70,8 +70,13 @@ impl<'a> Cut<'a> {
     /// # Errors
     /// [`Error::Invalid`] with the position, the fault and the limit, before any context; the errors of `put`.
     #[inline(always)]
-    pub fn cut(&self, position: usize, run: Run, put: impl FnMut(Context) -> Filled) -> Filled {
-        let Run { lba, slice, .. } = run;
+    pub fn cut(
+        &self,
+        position: usize,
+        run: LbaSlice,
+        put: impl FnMut(Context) -> Filled,
+    ) -> Filled {
+        let LbaSlice { lba, slice, .. } = run;
         let Some(address) = self.address_of(lba.0, slice) else {
             // Values, not a reference: one would force every run into memory, and reading it back right after a copy
             // wrote it in other pieces costs a third of the total time.
@@ -82,7 +87,7 @@ impl<'a> Cut<'a> {
     }
 
     /// Returns the LBA after a run that was cut.
-    pub fn end(&self, run: Run) -> Lba {
+    pub fn end(&self, run: LbaSlice) -> Lba {
         Lba(run.lba.0 + (run.slice.bytes >> self.shape.lba_shift))
     }
 
@@ -107,7 +112,7 @@ impl<'a> Cut<'a> {
     #[inline(always)]
     fn put_pieces(
         &self,
-        Run { direction, lba: Lba(mut lba), slice }: Run,
+        LbaSlice { direction, lba: Lba(mut lba), slice }: LbaSlice,
         mut address: u64,
         mut put: impl FnMut(Context) -> Filled,
     ) -> Filled {
@@ -198,12 +203,12 @@ mod tests {
         }
     }
 
-    fn read(lba: u64, region: u32, offset: u64, bytes: u64) -> Run {
+    fn read(lba: u64, region: u32, offset: u64, bytes: u64) -> LbaSlice {
         let slice = Slice { region, offset, bytes };
-        Run { direction: Direction::Read, lba: Lba(lba), slice }
+        LbaSlice { direction: Direction::Read, lba: Lba(lba), slice }
     }
 
-    fn contexts(shape: Shape, run: Run) -> Result<Vec<Context>> {
+    fn contexts(shape: Shape, run: LbaSlice) -> Result<Vec<Context>> {
         let (mut all, shape) = (Vec::new(), Shape::new(shape));
         let cut = Cut::new(shape, &SPANS);
         cut.cut(5, run, |context| {
@@ -257,7 +262,7 @@ mod tests {
         ) {
             let shape = Shape { max_bytes: max_lbas << 9, boundary_lbas, ..shape() };
             let direction = if is_write { Direction::Write } else { Direction::Read };
-            let run = Run { direction, ..read(lba, 0, offset * 4, lbas << 9) };
+            let run = LbaSlice { direction, ..read(lba, 0, offset * 4, lbas << 9) };
             let all = contexts(shape, run).expect("valid");
             let (mut next, mut address) = (lba, SPANS[0].address + offset * 4);
             for context in &all {

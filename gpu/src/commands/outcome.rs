@@ -66,7 +66,7 @@ impl fmt::Display for Ended {
 
 /// The result of the transfers of one call of `get_iocb`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Outcome {
+pub struct IocbOutcome {
     /// Number of commands that the transfers were split into.
     pub commands: u64,
     /// Position (from 0, in the order given) and result of each failed command's transfer, in order of position; a
@@ -76,7 +76,7 @@ pub struct Outcome {
     pub took: Duration,
 }
 
-impl Outcome {
+impl IocbOutcome {
     /// Whether every command succeeded.
     pub fn is_success(&self) -> bool {
         self.failed.is_empty()

@@ -15,11 +15,11 @@ use std::sync::Arc;
 pub struct Event {
     gpu: Arc<Gpu>,
     raw: CUevent,
-    kind: Kind,
+    kind: EventOwner,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum EventOwner {
     Owned,
     Borrowed,
     Cudarc { _event: Arc<CudaEvent> },
@@ -39,7 +39,7 @@ impl Event {
         // SAFETY: it writes one handle, which is given back when the event is dropped.
         let result = unsafe { (gpu.cuda().cuEventCreate)(&mut raw, DEFAULT) };
         gpu.cuda().check("make an event", "cuEventCreate", result)?;
-        Ok(Event { gpu: gpu.clone(), raw, kind: Kind::Owned })
+        Ok(Event { gpu: gpu.clone(), raw, kind: EventOwner::Owned })
     }
 
     /// Wraps another library's event (`CUevent`, `cudaEvent_t`), which outlives this.
@@ -48,7 +48,7 @@ impl Event {
     ///
     /// It is an event of this GPU's primary context or of a green context of it, and lives longer than this.
     pub unsafe fn borrowed(gpu: &Arc<Gpu>, raw: *mut c_void) -> Event {
-        Event { gpu: gpu.clone(), raw: raw.cast(), kind: Kind::Borrowed }
+        Event { gpu: gpu.clone(), raw: raw.cast(), kind: EventOwner::Borrowed }
     }
 
     /// Wraps an event of cudarc's, and keeps it.
@@ -60,7 +60,7 @@ impl Event {
         let event = event.into();
         gpu.check_cudarc("an event", event.context())?;
         let raw = event.cu_event();
-        Ok(Event { gpu: gpu.clone(), raw, kind: Kind::Cudarc { _event: event } })
+        Ok(Event { gpu: gpu.clone(), raw, kind: EventOwner::Cudarc { _event: event } })
     }
 
     /// Returns its handle (`CUevent`, `cudaEvent_t`) for other code, which may wait for it or record it again, and does
@@ -116,7 +116,7 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        if !matches!(self.kind, Kind::Owned) {
+        if !matches!(self.kind, EventOwner::Owned) {
             return;
         }
         let Ok(_bound) = self.gpu.bind() else { return };

@@ -33,11 +33,11 @@ pub struct DeviceMemory {
     gpu: Arc<Gpu>,
     address: CUdeviceptr,
     bytes: u64,
-    kind: Kind,
+    kind: MemoryOrigin,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum MemoryOrigin {
     /// By `cuMemAlloc`.
     Plain,
     /// Mapped from an allocation of whole granules.
@@ -59,7 +59,7 @@ impl DeviceMemory {
         // SAFETY: it writes one address, which is freed when the memory is dropped.
         let result = unsafe { (gpu.cuda().cuMemAlloc_v2)(&mut address, bytes as usize) };
         gpu.cuda().check(allocating(bytes), "cuMemAlloc", result)?;
-        let memory = DeviceMemory { gpu: gpu.clone(), address, bytes, kind: Kind::Plain };
+        let memory = DeviceMemory { gpu: gpu.clone(), address, bytes, kind: MemoryOrigin::Plain };
         memory.order_copies()?;
         Ok(memory)
     }
@@ -96,7 +96,7 @@ impl DeviceMemory {
             // SAFETY: nothing is mapped from it.
             unsafe { (gpu.cuda().cuMemRelease)(handle) };
         }
-        let kind = Kind::Granules(handle);
+        let kind = MemoryOrigin::Granules(handle);
         let memory = DeviceMemory { gpu: gpu.clone(), address: mapped?, bytes, kind };
         memory.order_copies()?;
         Ok(memory)
@@ -108,7 +108,7 @@ impl DeviceMemory {
     ///
     /// `bytes` at `address` are memory of this GPU's for as long as this lives.
     pub unsafe fn borrowed(gpu: &Arc<Gpu>, address: u64, bytes: u64) -> DeviceMemory {
-        DeviceMemory { gpu: gpu.clone(), address, bytes, kind: Kind::Borrowed }
+        DeviceMemory { gpu: gpu.clone(), address, bytes, kind: MemoryOrigin::Borrowed }
     }
 
     /// Makes synchronous copies of the memory end before their call returns, also as PCIe devices see it.
@@ -175,7 +175,7 @@ impl DeviceMemory {
 
 impl Drop for DeviceMemory {
     fn drop(&mut self) {
-        if matches!(self.kind, Kind::Borrowed) {
+        if matches!(self.kind, MemoryOrigin::Borrowed) {
             return;
         }
         let what = format_args!("{} bytes of the GPU's memory", self.bytes);
@@ -184,9 +184,9 @@ impl Drop for DeviceMemory {
         let cuda = self.gpu.cuda();
         let result = match self.kind {
             // SAFETY: it was allocated, and only here is it freed.
-            Kind::Plain => unsafe { (cuda.cuMemFree_v2)(self.address) },
-            Kind::Borrowed => code::SUCCESS,
-            Kind::Granules(handle) => unmap(&self.gpu, handle, self.address, self.bytes),
+            MemoryOrigin::Plain => unsafe { (cuda.cuMemFree_v2)(self.address) },
+            MemoryOrigin::Borrowed => code::SUCCESS,
+            MemoryOrigin::Granules(handle) => unmap(&self.gpu, handle, self.address, self.bytes),
         };
         if result != code::SUCCESS {
             tracing::warn!(result, bytes = self.bytes, "memory of the GPU was not freed");

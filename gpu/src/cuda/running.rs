@@ -14,11 +14,11 @@ use std::time::Duration;
 /// more on a busy machine.
 const BEGINS_WITHIN: Duration = Duration::from_secs(30);
 
-static STATE: Mutex<State> = Mutex::new(State { kernels: Vec::new(), busy: Vec::new() });
+static STATE: Mutex<Users> = Mutex::new(Users { kernels: Vec::new(), busy: Vec::new() });
 static CHANGED: Condvar = Condvar::new();
 
 /// State by GPU, in CUDA's numbering.
-struct State {
+struct Users {
     /// The running kernels, and what runs them.
     kernels: Vec<(i32, Runner)>,
     /// The GPU of each creation or release in progress.
@@ -56,7 +56,7 @@ impl Endless {
     /// [`Error::TimedOut`] if that takes too long; for rings [`Error::Refused`] while the kernel of other rings runs.
     pub fn begin(gpu: &Gpu, runner: Runner) -> Result<Endless> {
         let device = gpu.device();
-        let is_busy = |state: &mut State| state.busy.contains(&device);
+        let is_busy = |state: &mut Users| state.busy.contains(&device);
         let waited = CHANGED.wait_timeout_while(lock(), BEGINS_WITHIN, is_busy);
         let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
@@ -119,7 +119,7 @@ impl Gpu {
     }
 }
 
-impl State {
+impl Users {
     fn begin(&mut self, device: i32) -> Busy {
         self.busy.push(device);
         Busy { device }
@@ -137,6 +137,6 @@ fn take_out<T: PartialEq>(list: &mut Vec<T>, one: T) {
     list.swap_remove(place.expect("it was put there, and is taken once"));
 }
 
-fn lock() -> MutexGuard<'static, State> {
+fn lock() -> MutexGuard<'static, Users> {
     STATE.lock().unwrap_or_else(PoisonError::into_inner)
 }

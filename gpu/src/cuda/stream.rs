@@ -34,11 +34,11 @@ pub enum Priority {
 pub struct Stream {
     gpu: Arc<Gpu>,
     raw: CUstream,
-    kind: Kind,
+    kind: StreamOwner,
 }
 
 #[derive(Debug)]
-enum Kind {
+enum StreamOwner {
     Owned,
     /// In a partition, which lives as long.
     Green {
@@ -74,7 +74,7 @@ impl Stream {
         let result =
             unsafe { (gpu.cuda().cuStreamCreateWithPriority)(&mut raw, NON_BLOCKING, priority) };
         gpu.cuda().check("make a stream", "cuStreamCreateWithPriority", result)?;
-        Ok(Stream { gpu: gpu.clone(), raw, kind: Kind::Owned })
+        Ok(Stream { gpu: gpu.clone(), raw, kind: StreamOwner::Owned })
     }
 
     /// Returns its handle (`CUstream`, `cudaStream_t`) for other code: a kernel launched in a stream of
@@ -91,7 +91,7 @@ impl Stream {
     /// [`Error::Invalid`] for a stream of another GPU, or of another context than the GPU's primary one.
     pub fn from_cudarc(gpu: &Arc<Gpu>, stream: &Arc<CudaStream>) -> Result<Stream> {
         gpu.check_cudarc("a stream", stream.context())?;
-        let kind = Kind::Cudarc { _stream: Arc::clone(stream) };
+        let kind = StreamOwner::Cudarc { _stream: Arc::clone(stream) };
         Ok(Stream { gpu: gpu.clone(), raw: stream.cu_stream(), kind })
     }
 
@@ -102,12 +102,12 @@ impl Stream {
     /// It is a stream of this GPU's primary context or of a green context of it, and lives longer than this. Its owner
     /// may go on to use it; what this crate enqueues there takes its turn.
     pub unsafe fn borrowed(gpu: &Arc<Gpu>, raw: *mut c_void) -> Stream {
-        Stream { gpu: gpu.clone(), raw: raw.cast(), kind: Kind::Borrowed }
+        Stream { gpu: gpu.clone(), raw: raw.cast(), kind: StreamOwner::Borrowed }
     }
 
     /// Wraps a stream that a partition created.
     pub(super) fn green(gpu: &Arc<Gpu>, raw: CUstream, context: Arc<GreenContext>) -> Stream {
-        Stream { gpu: gpu.clone(), raw, kind: Kind::Green { _context: context } }
+        Stream { gpu: gpu.clone(), raw, kind: StreamOwner::Green { _context: context } }
     }
 
     /// Makes later work wait until the event is over. An event that was never recorded is over.
@@ -292,7 +292,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if matches!(self.kind, Kind::Borrowed | Kind::Cudarc { .. }) {
+        if matches!(self.kind, StreamOwner::Borrowed | StreamOwner::Cudarc { .. }) {
             return;
         }
         let Ok(_bound) = self.gpu.bind() else { return };

@@ -31,7 +31,7 @@ pub struct Pool {
 
 #[derive(Debug)]
 struct Inner {
-    regions: Vec<Region>,
+    regions: Vec<PoolRegion>,
     gpu: Arc<Gpu>,
     /// Identifies the controllers without keeping them; mappings keep them where needed.
     controllers: Vec<Weak<Controller>>,
@@ -42,7 +42,7 @@ struct Inner {
 
 /// One run of memory. Mappings drop before the memory.
 #[derive(Debug)]
-struct Region {
+struct PoolRegion {
     /// One mapping per device, or none if devices cannot reach it.
     mapped: Vec<Mapped>,
     memory: Memory,
@@ -114,15 +114,15 @@ impl Pool {
         let (found, reports) = paths::first_to_gpu(gpu, controllers, |path| {
             let adopt = |region| {
                 let block = Exposed::adopt(gpu, memory(region), path).map(Block::Gpu)?;
-                Region::reached(block, controllers, region.1)
+                PoolRegion::reached(block, controllers, region.1)
             };
-            regions.iter().map(adopt).collect::<Result<Vec<Region>>>()
+            regions.iter().map(adopt).collect::<Result<Vec<PoolRegion>>>()
         });
         let (path, regions) = match found {
             Some((path, regions)) => (Some(path), regions),
             None => (
                 None,
-                regions.iter().map(|region| Region::apart(memory(region), region.1)).collect(),
+                regions.iter().map(|region| PoolRegion::apart(memory(region), region.1)).collect(),
             ),
         };
         Ok(Pool::new(gpu, regions, controllers, Place::Gpu, (path, reports)))
@@ -130,7 +130,7 @@ impl Pool {
 
     fn new(
         gpu: &Arc<Gpu>,
-        regions: Vec<Region>,
+        regions: Vec<PoolRegion>,
         controllers: &[Arc<Controller>],
         place: Place,
         (path, reports): (Option<MemoryPath>, Vec<PathReport>),
@@ -274,14 +274,14 @@ impl Pool {
     }
 }
 
-impl Region {
-    fn reached(block: Block, controllers: &[Arc<Controller>], bytes: u64) -> Result<Region> {
+impl PoolRegion {
+    fn reached(block: Block, controllers: &[Arc<Controller>], bytes: u64) -> Result<PoolRegion> {
         let mapped = block.map_for(controllers)?;
-        Ok(Region { mapped, memory: Memory::Block(block), bytes })
+        Ok(PoolRegion { mapped, memory: Memory::Block(block), bytes })
     }
 
-    fn apart(memory: DeviceMemory, bytes: u64) -> Region {
-        Region { mapped: Vec::new(), memory: Memory::Apart(memory), bytes }
+    fn apart(memory: DeviceMemory, bytes: u64) -> PoolRegion {
+        PoolRegion { mapped: Vec::new(), memory: Memory::Apart(memory), bytes }
     }
 }
 
@@ -292,7 +292,7 @@ fn in_gpu(gpu: &Arc<Gpu>, controllers: &[Arc<Controller>], region_bytes: &[u64])
     let (path, regions) = match found {
         Some((path, regions)) => (Some(path), regions),
         None => {
-            let apart = |&bytes| Ok(Region::apart(DeviceMemory::allocate(gpu, bytes)?, bytes));
+            let apart = |&bytes| Ok(PoolRegion::apart(DeviceMemory::allocate(gpu, bytes)?, bytes));
             (None, region_bytes.iter().map(apart).collect::<Result<_>>()?)
         }
     };
@@ -304,9 +304,10 @@ fn allocate_by(
     gpu: &Arc<Gpu>,
     controllers: &[Arc<Controller>],
     region_bytes: &[u64],
-) -> Result<Vec<Region>> {
-    let allocate =
-        |&bytes| Region::reached(paths::block(path, gpu, controllers, bytes)?, controllers, bytes);
+) -> Result<Vec<PoolRegion>> {
+    let allocate = |&bytes| {
+        PoolRegion::reached(paths::block(path, gpu, controllers, bytes)?, controllers, bytes)
+    };
     region_bytes.iter().map(allocate).collect()
 }
 

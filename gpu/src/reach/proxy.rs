@@ -21,7 +21,7 @@ use adit_driver::Time;
 use adit_driver::bus::Doorbell;
 use adit_driver::controller::RingDepths;
 use adit_driver::runtime::{
-    Alarm, Dropped, Idling, Mailbox, Place, Poller, Reply, Rest, Round, Seat, Worker, pair,
+    Alarm, Dropped, Idling, Mailbox, Pinning, Poller, Reply, Rest, Round, Seat, Worker, pair,
 };
 
 use crate::cuda::{Gpu, PinnedMemory};
@@ -125,7 +125,7 @@ impl ProxyThread {
             origin: Instant::now(),
             next_look: Time::ZERO,
         };
-        let place = core.map(Place::on).unwrap_or_default();
+        let place = core.map(Pinning::on).unwrap_or_default();
         let seat = Seat { name: "adit-doorbells".to_owned(), place, idle };
         let poller = Poller::spawn(seat, alarm, || Some(ringer))?;
         let free = Mutex::new((0..SLOTS).rev().collect());

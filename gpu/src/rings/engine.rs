@@ -23,7 +23,7 @@ use crate::options::{KernelChoice, Options};
 use crate::reach::proxy::{ProxyThread, Ringing};
 use crate::reach::queue::Queue;
 use crate::rings::beside::Beside;
-use crate::rings::iocb::{Blocks, Iocbs, Way};
+use crate::rings::iocb::{Blocks, Execution, Iocbs};
 use crate::rings::ring_set::{Counters, Rings, abort};
 
 /// Streams that issue blocks in turn: few enough that each has its own hardware queue.
@@ -228,7 +228,7 @@ impl RingEngine {
         }
         let way = self.begin(stream, blocks, iocbs, sms, argument);
         for held in iocbs.uses() {
-            held.set_way(way.as_ref().map_or(Way::Lost, Way::clone));
+            held.set_way(way.as_ref().map_or(Execution::Lost, Execution::clone));
         }
         way.map(drop)
     }
@@ -241,7 +241,7 @@ impl RingEngine {
         iocbs: &Iocbs,
         sms: u32,
         argument: u64,
-    ) -> Result<Way> {
+    ) -> Result<Execution> {
         if let Some(event) = iocbs.after() {
             stream.wait_event(event)?;
         }
@@ -250,7 +250,7 @@ impl RingEngine {
             for held in iocbs.uses() {
                 stream.write32(blocks.issued_address(held.index), held.generation)?;
             }
-            return Ok(Way::Persistent);
+            return Ok(Execution::Persistent);
         }
         launch(stream, &self.program, iocbs, sms.min(self.partitions.io.sms()), argument)
     }
@@ -430,10 +430,10 @@ pub(crate) fn launch(
     iocbs: &Iocbs,
     sms: u32,
     argument: u64,
-) -> Result<Way> {
+) -> Result<Execution> {
     let (grid, threads) = shape(iocbs.commands(), sms);
     stream.launch(program.function(Kernel::Issue), grid, threads, argument)?;
-    Ok(Way::Kernel(Arc::new(stream.record()?)))
+    Ok(Execution::Kernel(Arc::new(stream.record()?)))
 }
 
 fn await_outstanding(rings: &Rings) -> Result<()> {

@@ -23,7 +23,7 @@ use std::{iter, thread};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::commands::layout::{CONTEXTS_MAX, Context, Iocb, IssueArguments};
-use crate::commands::outcome::{Ended, NOT_SENT, Outcome, RESET};
+use crate::commands::outcome::{Ended, IocbOutcome, NOT_SENT, RESET};
 use crate::cuda::{DeviceMemory, Event, Gpu, PinnedMemory};
 use crate::error::{Error, Result};
 use crate::rings::ring_set::quads;
@@ -66,22 +66,22 @@ struct Slot {
     generation: u32,
     /// A use that streams wait for although it was not issued.
     awaited: Option<u32>,
-    state: State,
+    state: BlockState,
     /// Position of each context's transfer; the holder has them while the block is held.
     positions: Vec<u32>,
 }
 
 #[derive(Debug)]
-enum State {
+enum BlockState {
     Free,
     Held,
     /// Dropped while being executed in this way.
-    Draining(Way),
+    Draining(Execution),
 }
 
 /// How a block is executed.
 #[derive(Clone, Debug)]
-pub(crate) enum Way {
+pub(crate) enum Execution {
     /// By its own kernel, with the kernel's end; until then it may read its arguments.
     Kernel(Arc<Event>),
     /// By the persistent kernel.
@@ -101,7 +101,7 @@ pub(crate) struct Use {
     pub device: u16,
     pub count: u32,
     positions: Vec<u32>,
-    way: OnceLock<Way>,
+    way: OnceLock<Execution>,
 }
 
 impl Blocks {
@@ -123,7 +123,7 @@ impl Blocks {
         iocbs.zero()?;
         let slot = |_| {
             let positions = vec![0; CONTEXTS_MAX];
-            Slot { generation: 0, awaited: None, state: State::Free, positions }
+            Slot { generation: 0, awaited: None, state: BlockState::Free, positions }
         };
         Ok(Blocks {
             pinned: PinnedMemory::allocate(gpu, (stride * count as usize) as u64)?,
@@ -211,11 +211,13 @@ impl Blocks {
         held.way.get().is_some_and(|way| self.has_ended(held.index, held.generation, way))
     }
 
-    fn has_ended(&self, index: u32, generation: u32, way: &Way) -> bool {
+    fn has_ended(&self, index: u32, generation: u32, way: &Execution) -> bool {
         match way {
-            Way::Staged(progress) => progress.done() == generation,
-            Way::Kernel(_) | Way::Persistent | Way::Lost => self.done(index) == generation,
-            Way::Unbegun => true,
+            Execution::Staged(progress) => progress.done() == generation,
+            Execution::Kernel(_) | Execution::Persistent | Execution::Lost => {
+                self.done(index) == generation
+            }
+            Execution::Unbegun => true,
         }
     }
 
@@ -249,10 +251,10 @@ impl Blocks {
 
     fn is_free(&self, index: u32, slot: &Slot) -> bool {
         match &slot.state {
-            State::Free => true,
-            State::Held => false,
+            BlockState::Free => true,
+            BlockState::Held => false,
             // A kernel whose end cannot be queried has not ended.
-            State::Draining(way) => {
+            BlockState::Draining(way) => {
                 way.kernel().is_none_or(|kernel| kernel.is_over().unwrap_or(false))
                     && self.has_ended(index, slot.generation, way)
             }
@@ -264,7 +266,7 @@ impl Blocks {
         debug_assert_eq!(slots.len(), self.count as usize, "each block has a slot");
         let draining = || {
             (0..self.count).zip(slots).filter_map(|(index, slot)| {
-                let State::Draining(way) = &slot.state else { return None };
+                let BlockState::Draining(way) = &slot.state else { return None };
                 Some((way.kernel()?, self.has_ended(index, slot.generation, way)))
             })
         };
@@ -345,8 +347,8 @@ impl Blocks {
         assert!(slot.awaited.is_none(), "streams that wait for it were released");
         slot.positions = std::mem::take(&mut held.positions);
         slot.state = match held.way.take() {
-            None => State::Free,
-            Some(way) => State::Draining(way),
+            None => BlockState::Free,
+            Some(way) => BlockState::Draining(way),
         };
     }
 
@@ -424,26 +426,28 @@ impl Blocks {
     ///
     /// # Errors
     /// Failures to read the GPU's memory.
-    fn read_back(&self, held: &Use, outcome: &mut Outcome) -> Result<()> {
+    fn read_back(&self, held: &Use, outcome: &mut IocbOutcome) -> Result<()> {
         assert!(held.count > 0, "a block is taken for its first context");
         outcome.commands += u64::from(held.count);
         match held.way.get() {
-            Some(Way::Kernel(_) | Way::Persistent) => self.read_back_rings(held, outcome)?,
-            Some(Way::Staged(progress)) => {
+            Some(Execution::Kernel(_) | Execution::Persistent) => {
+                self.read_back_rings(held, outcome)?
+            }
+            Some(Execution::Staged(progress)) => {
                 outcome.took = outcome.took.max(Duration::from_nanos(progress.took_ns()));
                 let words = (0..held.count as usize).map(|context| progress.status(context));
                 outcome.failed.extend(held.failures(words));
             }
             // It may have begun, and even completed.
-            Some(Way::Lost) => outcome.failed.extend(held.failures(iter::repeat(RESET))),
-            Some(Way::Unbegun) | None => {
+            Some(Execution::Lost) => outcome.failed.extend(held.failures(iter::repeat(RESET))),
+            Some(Execution::Unbegun) | None => {
                 outcome.failed.extend(held.failures(iter::repeat(NOT_SENT)))
             }
         }
         Ok(())
     }
 
-    fn read_back_rings(&self, held: &Use, outcome: &mut Outcome) -> Result<()> {
+    fn read_back_rings(&self, held: &Use, outcome: &mut IocbOutcome) -> Result<()> {
         let mut header = Iocb::new_zeroed();
         let at = u64::from(held.index) * size_of::<Iocb>() as u64;
         self.iocbs.read(at, header.as_mut_bytes())?;
@@ -493,10 +497,10 @@ impl Blocks {
 
 impl Slot {
     fn hold(&mut self, index: u32, device: u16) -> Use {
-        assert!(!matches!(self.state, State::Held), "a block has one holder");
+        assert!(!matches!(self.state, BlockState::Held), "a block has one holder");
         assert!(self.awaited.is_none(), "no stream waits for a free block");
         assert_eq!(self.positions.len(), CONTEXTS_MAX, "the last holder gave them back");
-        self.state = State::Held;
+        self.state = BlockState::Held;
         let generation = next_generation(self.generation);
         let positions = std::mem::take(&mut self.positions);
         Use { index, generation, device, count: 0, positions, way: OnceLock::new() }
@@ -505,26 +509,28 @@ impl Slot {
 
 impl Slot {
     fn assert_held_by(&self, held: &Use) {
-        assert!(matches!(self.state, State::Held), "a use is given back once");
+        assert!(matches!(self.state, BlockState::Held), "a use is given back once");
         let (is, next) = (self.generation, next_generation(self.generation));
         assert!([is, next].contains(&held.generation), "a use is the last, or the next");
         assert!(held.count as usize <= CONTEXTS_MAX, "its contexts fit a block");
     }
 }
 
-impl Way {
+impl Execution {
     /// The end of the kernel that may still read its arguments.
     fn kernel(&self) -> Option<&Arc<Event>> {
         match self {
-            Way::Kernel(kernel) => Some(kernel),
-            Way::Persistent | Way::Staged(_) | Way::Lost | Way::Unbegun => None,
+            Execution::Kernel(kernel) => Some(kernel),
+            Execution::Persistent | Execution::Staged(_) | Execution::Lost | Execution::Unbegun => {
+                None
+            }
         }
     }
 }
 
 impl Use {
     /// Records how it is executed.
-    pub(crate) fn set_way(&self, way: Way) {
+    pub(crate) fn set_way(&self, way: Execution) {
         assert!(self.count > 0, "a block is taken for its first context");
         self.way.set(way).expect("a use is issued once");
     }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use adit_driver::spec::Lba;
 use adit_driver::transfer::{Direction, Slice, Transfer};
 
-use crate::commands::outcome::Outcome;
+use crate::commands::outcome::IocbOutcome;
 use crate::cuda::program::Program;
 use crate::cuda::{Gpu, Priority, Stream};
 use crate::error::{Error, Result};
@@ -21,7 +21,7 @@ use crate::reach::pool::Pool;
 use crate::reach::queue::Queue;
 use crate::reach::queues::Prove;
 use crate::rings::engine::{copy_headers, launch, prepare};
-use crate::rings::iocb::{Blocks, Filling, Iocbs, Way};
+use crate::rings::iocb::{Blocks, Execution, Filling, Iocbs};
 use crate::rings::member::{Member, ring_member};
 use crate::rings::ring_set::Rings;
 
@@ -151,14 +151,14 @@ impl<'a> Trial<'a> {
         Err(Error::unavailable(WHAT, why, FIX))
     }
 
-    fn carry_out(&self, iocbs: &Iocbs) -> Result<Outcome> {
+    fn carry_out(&self, iocbs: &Iocbs) -> Result<IocbOutcome> {
         let Parts { rings, blocks, stream, .. } = self.parts();
         iocbs.claim()?;
         let argument = prepare(rings, blocks, iocbs);
         let way = copy_headers(stream, blocks, iocbs)
             .and_then(|()| launch(stream, self.program, iocbs, 1, argument));
         for held in iocbs.uses() {
-            held.set_way(way.as_ref().map_or(Way::Lost, Way::clone));
+            held.set_way(way.as_ref().map_or(Execution::Lost, Execution::clone));
         }
         way?;
         stream.synchronize(PATIENCE)?;

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 use adit_driver::transfer::{Slice, Transfer};
 
 use crate::commands::cut::Span;
-use crate::commands::outcome::{Ended, Outcome};
+use crate::commands::outcome::{Ended, IocbOutcome};
 use crate::commands::table::MappingTable;
 use crate::cuda::program::Program;
 use crate::cuda::{Event, Gpu, Partitions, Priority, Stream, flush_rdma_writes};
@@ -34,7 +34,7 @@ use crate::reach::proxy::{ProxyThread, Ringing};
 use crate::reach::queues::QueueMaker;
 use crate::rings::engine::{Parts, RingEngine};
 use crate::rings::gates::{self, Gates};
-use crate::rings::iocb::{Blocks, Filling, Iocbs, Use, Way};
+use crate::rings::iocb::{Blocks, Execution, Filling, Iocbs, Use};
 use crate::rings::member::{Member, ring_member, shape};
 use crate::rings::proof::Prover;
 use crate::rings::verify::{LazyVerifier, Verifier};
@@ -326,7 +326,7 @@ impl GioUring {
     /// # Errors
     /// [`Error::Invalid`] if they were not issued, or are of other rings; [`Error::TimedOut`]: their blocks are reused
     /// once they have ended after all; failures to read the GPU's memory.
-    pub fn wait(&self, iocbs: Iocbs, timeout: Duration) -> Result<Outcome> {
+    pub fn wait(&self, iocbs: Iocbs, timeout: Duration) -> Result<IocbOutcome> {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
         let started = Instant::now();
@@ -441,7 +441,11 @@ impl Core {
             if issued.is_err() {
                 issued = issued.and(self.blocks.end_unissued(held));
             }
-            held.set_way(if issued.is_ok() { Way::Staged(progress) } else { Way::Unbegun });
+            held.set_way(if issued.is_ok() {
+                Execution::Staged(progress)
+            } else {
+                Execution::Unbegun
+            });
             debug_assert!(issued.is_ok() || self.blocks.is_done(held), "a refused block has ended");
         }
         issued

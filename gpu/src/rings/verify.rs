@@ -86,11 +86,11 @@ pub struct Verifying {
 pub struct Verifier {
     program: Arc<Program>,
     memory: PinnedMemory,
-    state: Mutex<State>,
+    state: Mutex<SlotLeases>,
 }
 
 #[derive(Debug)]
-struct State {
+struct SlotLeases {
     free: Vec<usize>,
     /// Those that are in use, or were when last looked at.
     leases: Vec<Arc<Lease>>,
@@ -200,11 +200,11 @@ impl Verifier {
         let _making = gpu.may_make("allocate memory for checks")?;
         let slots = slots.min(SLOTS_MAX);
         let memory = PinnedMemory::allocate(gpu, u64::from(slots) * SLOT_BYTES as u64)?;
-        let state = State { free: (0..slots as usize).rev().collect(), leases: Vec::new() };
+        let state = SlotLeases { free: (0..slots as usize).rev().collect(), leases: Vec::new() };
         Ok(Arc::new(Verifier { program: Arc::clone(program), memory, state: Mutex::new(state) }))
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, SlotLeases> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -238,7 +238,7 @@ impl Verifier {
     /// Takes free slots, after giving back those whose kernels have ended and whose verdicts were read or dropped.
     fn take(&self, count: usize) -> Result<Vec<usize>> {
         let mut state = self.lock();
-        let State { free, leases } = &mut *state;
+        let SlotLeases { free, leases } = &mut *state;
         leases.retain(|lease| {
             let is_free = Arc::strong_count(lease) == 1 && matches!(lease.is_over(), Ok(true));
             if is_free {

@@ -2,10 +2,10 @@
 //!
 //! A context is in one place at a time: not started, being copied, on the device (or waiting for a retry), or over.
 //! `owed` counts those that the device has yet to answer for good. At 0, the failed statuses and `done` are written
-//! behind the last copy on the job's own line: an observer of `done` sees the data, which the engine no longer touches.
+//! behind the last copy on the job's own stream: an observer of `done` sees the data, which the engine no longer touches.
 //! The CPU is told afterwards.
 //!
-//! A job whose GPU call fails is abandoned, but stays here until its line is idle: the line's requests access the pool
+//! A job whose GPU call fails is abandoned, but stays here until its stream is idle: the stream's requests access the pool
 //! and the words, which may have another owner once the CPU has been told.
 
 use std::collections::VecDeque;
@@ -23,11 +23,11 @@ use crate::error::{Error, Result};
 /// Most copies per mark, which bounds how long a second stage waits.
 const BATCH: usize = 4;
 
-/// A control block, its progress and its line.
+/// A control block, its progress and its stream.
 pub(super) struct Job<C: Copies> {
     pub(super) serial: u64,
     work: Work<C::Event>,
-    line: C::Line,
+    stream: C::Stream,
     /// How each context ended, or would end if the deadline came now.
     statuses: Vec<u32>,
     next: usize,
@@ -35,7 +35,7 @@ pub(super) struct Job<C: Copies> {
     owed: usize,
     /// Chunks and their contexts, in the order of their copies.
     copying: VecDeque<(Buffer, usize)>,
-    /// Marks on the line, with the number of copies that each ends.
+    /// Marks on the stream, with the number of copies that each ends.
     marks: VecDeque<(C::Mark, usize)>,
     /// Copies behind the last mark.
     unmarked: usize,
@@ -47,17 +47,17 @@ pub(super) struct Job<C: Copies> {
     deadline: Time,
     /// The mark behind `done`.
     conclusion: Option<C::Mark>,
-    /// Whether it only waits for its line to become idle.
+    /// Whether it only waits for its stream to become idle.
     is_given_up: bool,
 }
 
 impl<C: Copies> Job<C> {
-    /// Creates a job that has not begun, on its own line behind the work's event.
-    pub(super) fn new(serial: u64, line: C::Line, work: Work<C::Event>) -> Job<C> {
+    /// Creates a job that has not begun, on its own stream behind the work's event.
+    pub(super) fn new(serial: u64, stream: C::Stream, work: Work<C::Event>) -> Job<C> {
         let count = work.contexts.len();
         Job {
             serial,
-            line,
+            stream,
             statuses: vec![NOT_SENT; count],
             next: 0,
             owed: count,
@@ -160,7 +160,7 @@ impl<C: Copies> Job<C> {
         mut chunk: Buffer,
     ) -> Result<()> {
         let (from, bytes) = (means.address_of(context), means.bytes_of(context));
-        let copied = means.copies.copy_from_gpu(&self.line, &mut chunk, from, bytes);
+        let copied = means.copies.copy_from_gpu(&self.stream, &mut chunk, from, bytes);
         means.in_first += 1;
         self.copying.push_back((chunk, index));
         copied?;
@@ -170,7 +170,7 @@ impl<C: Copies> Job<C> {
     }
 
     fn mark(&mut self, means: &mut Means<C>) -> Result<()> {
-        let mark = means.copies.mark(&self.line)?;
+        let mark = means.copies.mark(&self.stream)?;
         means.stats.marks += 1;
         self.marks.push_back((mark, std::mem::take(&mut self.unmarked)));
         Ok(())
@@ -275,7 +275,7 @@ impl<C: Copies> Job<C> {
         let context = self.work.contexts[index];
         let (to, bytes) = (means.address_of(context), means.bytes_of(context));
         means.count_second_stage();
-        let copied = means.copies.copy_to_gpu(&self.line, to, &chunk, bytes);
+        let copied = means.copies.copy_to_gpu(&self.stream, to, &chunk, bytes);
         self.copying.push_back((chunk, index));
         self.end(index, 0);
         copied?;
@@ -336,16 +336,16 @@ impl<C: Copies> Job<C> {
     /// Writes `done`, behind all copies.
     fn conclude(&mut self, means: &mut Means<C>) -> Result<()> {
         self.tell(means)?;
-        self.conclusion = Some(means.copies.mark(&self.line)?);
+        self.conclusion = Some(means.copies.mark(&self.stream)?);
         means.stats.marks += 1;
         Ok(())
     }
 
     fn tell(&self, means: &mut Means<C>) -> Result<()> {
-        means.copies.tell(&self.line, &self.work, &self.statuses)
+        means.copies.tell(&self.stream, &self.work, &self.statuses)
     }
 
-    /// Whether `done` is visible; for an abandoned job, whether its line is idle.
+    /// Whether `done` is visible; for an abandoned job, whether its stream is idle.
     ///
     /// # Errors
     /// The GPU's; the job cannot continue. Never for an abandoned job.
@@ -357,16 +357,16 @@ impl<C: Copies> Job<C> {
         }
     }
 
-    /// Whether the line has nothing left to do. If the GPU cannot tell, its context is lost and executes nothing more.
+    /// Whether the stream has nothing left to do. If the GPU cannot tell, its context is lost and executes nothing more.
     fn is_line_idle(&self, means: &mut Means<C>) -> bool {
-        means.copies.is_idle(&self.line).unwrap_or_else(|error| {
+        means.copies.is_idle(&self.stream).unwrap_or_else(|error| {
             tracing::error!("what the GPU still writes of a control block is not known: {error}");
             means.has_lost_lines = true;
             true
         })
     }
 
-    /// Tells the CPU how it ended. Its line's requests are over, or can never be known to be.
+    /// Tells the CPU how it ended. Its stream's requests are over, or can never be known to be.
     pub(super) fn finish(mut self, means: &mut Means<C>, now: Time) {
         self.count(means);
         for (chunk, context) in self.copying.drain(..) {
@@ -375,11 +375,11 @@ impl<C: Copies> Job<C> {
         }
         self.report(now);
         if !self.is_given_up {
-            means.lines.push(self.line);
+            means.streams.push(self.stream);
         }
     }
 
-    /// Abandons a job whose copies the GPU refuses or that no thread handles any more; it ends when its line is idle.
+    /// Abandons a job whose copies the GPU refuses or that no thread handles any more; it ends when its stream is idle.
     /// The lane loses the chunks that a copy may still use; their memory stays mapped.
     pub(super) fn abandon(&mut self, means: &mut Means<C>) {
         self.give_up_unsent(means, RESET);
@@ -400,8 +400,8 @@ impl<C: Copies> Job<C> {
         }
     }
 
-    /// Ends the job without waiting for the device. Waits up to `at_most` for its line; if that is not enough, the pool
-    /// and the words, which the line may still write, are leaked.
+    /// Ends the job without waiting for the device. Waits up to `at_most` for its stream; if that is not enough, the pool
+    /// and the words, which the stream may still write, are leaked.
     pub(super) fn stop(mut self, means: &mut Means<C>, now: Time, at_most: Duration) {
         if !self.is_given_up {
             self.give_up_unsent(means, NOT_SENT);
@@ -409,7 +409,7 @@ impl<C: Copies> Job<C> {
             self.owed = 0;
         }
         let is_told = self.is_given_up || self.conclusion.is_some() || self.tell(means).is_ok();
-        if !is_told || !means.copies.drain(&self.line, at_most) {
+        if !is_told || !means.copies.drain(&self.stream, at_most) {
             means.has_lost_lines = true;
             if !self.is_given_up {
                 self.abandon(means);

@@ -40,8 +40,8 @@ pub(super) struct Lane<C: Copies> {
     jobs: VecDeque<Job<C>>,
     means: Means<C>,
     next_serial: u64,
-    /// The line that reports control blocks for which no line could be made.
-    refusals: C::Line,
+    /// The stream that reports control blocks for which no stream could be made.
+    refusals: C::Stream,
     /// Time limit of copies under way when it is dropped.
     drain: Duration,
     landed: Vec<Landed>,
@@ -59,7 +59,7 @@ impl<C: Copies> Lane<C> {
         areas: &Arc<[Area]>,
         options: &LaneOptions,
     ) -> Result<Lane<C>> {
-        let refusals = copies.line()?;
+        let refusals = copies.stream()?;
         let chunks = Chunks::new(&mut copies, controller, options.chunk_bytes, options.chunks)?;
         let queue = controller.create_queue_pair(QueuePairOptions {
             depth: options.depth,
@@ -73,7 +73,7 @@ impl<C: Copies> Lane<C> {
             controller: Arc::clone(controller),
             namespace: namespace.clone(),
             areas: Arc::clone(areas),
-            lines: Vec::new(),
+            streams: Vec::new(),
             later: Vec::new(),
             stats: Stats::default(),
             in_first: 0,
@@ -88,8 +88,8 @@ impl<C: Copies> Lane<C> {
     pub(super) fn add(&mut self, work: Work<C::Event>) {
         let serial = self.next_serial;
         self.next_serial += 1;
-        match self.means.line(work.after.as_ref()) {
-            Ok(line) => self.jobs.push_back(Job::new(serial, line, work)),
+        match self.means.stream(work.after.as_ref()) {
+            Ok(stream) => self.jobs.push_back(Job::new(serial, stream, work)),
             Err(error) => {
                 self.say(&error);
                 self.refuse(&work);
@@ -97,12 +97,12 @@ impl<C: Copies> Lane<C> {
         }
     }
 
-    /// Ends a control block that has no line. Tells the GPU on the reserved line, and only then the CPU, which may
+    /// Ends a control block that has no stream. Tells the GPU on the reserved stream, and only then the CPU, which may
     /// reuse the words once it knows.
     fn refuse(&mut self, work: &Work<C::Event>) {
-        let (copies, line) = (&mut self.means.copies, &self.refusals);
-        let told = copies.tell(line, work, &vec![RESET; work.contexts.len()]);
-        self.means.has_lost_lines |= !copies.drain(line, self.drain);
+        let (copies, stream) = (&mut self.means.copies, &self.refusals);
+        let told = copies.tell(stream, work, &vec![RESET; work.contexts.len()]);
+        self.means.has_lost_lines |= !copies.drain(stream, self.drain);
         if let Err(error) = told {
             tracing::error!("streams do not learn that a control block is over: {error}");
         }
@@ -243,7 +243,7 @@ impl<C: Copies> Lane<C> {
         moved
     }
 
-    /// Abandons a job, which stays until its line is idle.
+    /// Abandons a job, which stays until its stream is idle.
     fn abandon(&mut self, position: usize, error: &Error) {
         self.say(error);
         self.jobs[position].abandon(&mut self.means);

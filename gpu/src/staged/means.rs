@@ -57,30 +57,30 @@ pub(super) struct Means<C: Copies> {
     pub(super) controller: Arc<Controller>,
     pub(super) namespace: Namespace,
     pub(super) areas: Arc<[Area]>,
-    pub(super) lines: Vec<C::Line>,
+    pub(super) streams: Vec<C::Stream>,
     pub(super) later: Vec<Later>,
     pub(super) stats: Stats,
     /// Chunks in their first stage.
     pub(super) in_first: usize,
     pub(super) has_posted: bool,
-    /// Whether a line was abandoned before everything requested on it was known to be over.
+    /// Whether a stream was abandoned before everything requested on it was known to be over.
     pub(super) has_lost_lines: bool,
 }
 
 impl<C: Copies> Means<C> {
-    /// Returns an unused line, behind an event.
+    /// Returns an unused stream, behind an event.
     ///
     /// # Errors
-    /// The GPU's, if it creates no line or does not let it wait.
-    pub(super) fn line(&mut self, after: Option<&C::Event>) -> Result<C::Line> {
-        let line = match self.lines.pop() {
-            Some(line) => line,
-            None => self.copies.line()?,
+    /// The GPU's, if it creates no stream or does not let it wait.
+    pub(super) fn stream(&mut self, after: Option<&C::Event>) -> Result<C::Stream> {
+        let stream = match self.streams.pop() {
+            Some(stream) => stream,
+            None => self.copies.stream()?,
         };
         if let Some(event) = after {
-            self.copies.wait(&line, event)?;
+            self.copies.wait(&stream, event)?;
         }
-        Ok(line)
+        Ok(stream)
     }
 
     pub(super) fn bytes_of(&self, context: Context) -> usize {

@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
-use adit_driver::runtime::{Alarm, Idle, Place, Poller, Seat};
+use adit_driver::runtime::{Alarm, Idle, Pinning, Poller, Seat};
 use adit_driver::{Controller, Namespace};
 
 use crate::commands::layout::LBAS_MAX;
@@ -223,7 +223,7 @@ impl Thread {
         let published = Arc::new(Published::default());
         let (sender, work) = channel();
         let lanes = Lanes { lanes, work, published: Arc::clone(&published), keep };
-        let place = core.map(Place::on).unwrap_or_default();
+        let place = core.map(Pinning::on).unwrap_or_default();
         let seat = Seat { name: format!("adit-staged-{number}"), place, idle: IDLE };
         let poller = Poller::spawn(seat, Alarm::new()?, || Some(lanes))?;
         Ok(Thread { work: sender, published, poller })

@@ -24,7 +24,7 @@ impl OnGpu {
 }
 
 impl Copies for OnGpu {
-    type Line = Stream;
+    type Stream = Stream;
     type Mark = Event;
     type Event = Arc<Event>;
     type Registration = Registration;
@@ -36,54 +36,54 @@ impl Copies for OnGpu {
         unsafe { Registration::memory(&self.gpu, at, bytes, Box::new(owner)) }
     }
 
-    fn line(&mut self) -> Result<Stream> {
+    fn stream(&mut self) -> Result<Stream> {
         Stream::new(&self.gpu, Priority::High)
     }
 
-    fn wait(&mut self, line: &Stream, event: &Arc<Event>) -> Result<()> {
-        line.wait_event(event)
+    fn wait(&mut self, stream: &Stream, event: &Arc<Event>) -> Result<()> {
+        stream.wait_event(event)
     }
 
     fn has_happened(&mut self, event: &Arc<Event>) -> Result<bool> {
         event.is_over()
     }
 
-    fn copy_to_gpu(&mut self, line: &Stream, to: u64, from: &Buffer, bytes: usize) -> Result<()> {
+    fn copy_to_gpu(&mut self, stream: &Stream, to: u64, from: &Buffer, bytes: usize) -> Result<()> {
         let from = from[..bytes].as_ptr().addr() as u64;
         // SAFETY: registered memory, which the lane leaves alone until a mark behind the copy is over, and leaks with
         // its registration if that is never known. `to` is in an area of the pool, which the engine's threads keep.
-        unsafe { line.copy(to, from, bytes as u64) }
+        unsafe { stream.copy(to, from, bytes as u64) }
     }
 
     fn copy_from_gpu(
         &mut self,
-        line: &Stream,
+        stream: &Stream,
         to: &mut Buffer,
         from: u64,
         bytes: usize,
     ) -> Result<()> {
         let to = to[..bytes].as_mut_ptr().addr() as u64;
         // SAFETY: as above.
-        unsafe { line.copy(to, from, bytes as u64) }
+        unsafe { stream.copy(to, from, bytes as u64) }
     }
 
-    fn write_word(&mut self, line: &Stream, at: u64, value: u32) -> Result<()> {
-        line.write32(at, value)
+    fn write_word(&mut self, stream: &Stream, at: u64, value: u32) -> Result<()> {
+        stream.write32(at, value)
     }
 
-    fn mark(&mut self, line: &Stream) -> Result<Event> {
-        line.record()
+    fn mark(&mut self, stream: &Stream) -> Result<Event> {
+        stream.record()
     }
 
     fn is_over(&mut self, mark: &Event) -> Result<bool> {
         mark.is_over()
     }
 
-    fn is_idle(&mut self, line: &Stream) -> Result<bool> {
-        line.is_idle()
+    fn is_idle(&mut self, stream: &Stream) -> Result<bool> {
+        stream.is_idle()
     }
 
-    fn drain(&mut self, line: &Stream, at_most: Duration) -> bool {
-        line.synchronize(at_most).is_ok()
+    fn drain(&mut self, stream: &Stream, at_most: Duration) -> bool {
+        stream.synchronize(at_most).is_ok()
     }
 }

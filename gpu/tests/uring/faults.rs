@@ -7,8 +7,8 @@ use adit_driver::bus::soft::{Drive, SoftBus};
 use adit_driver::spec::Status;
 use adit_driver::{Controller, ControllerOptions};
 use adit_gpu::{
-    Device, Ended, EngineChoice, Error, GioUring, Gpu, KernelChoice, Options, Outcome, Place, Pool,
-    Slice, Transfer,
+    Device, Ended, EngineChoice, Error, GioUring, Gpu, IocbOutcome, KernelChoice, Options, Place,
+    Pool, Slice, Transfer,
 };
 
 use crate::life::{OneSlice, read, write};
@@ -31,7 +31,7 @@ fn faulty(plan: &str) -> String {
     format!("soft:mem=8M,dbbuf=off,faults={plan}")
 }
 
-fn run(rig: &Rig, transfers: impl IntoIterator<Item = OneSlice>) -> Outcome {
+fn run(rig: &Rig, transfers: impl IntoIterator<Item = OneSlice>) -> IocbOutcome {
     let iocbs = rig.uring.get_iocb(transfers, None).expect("a block");
     rig.uring.issue_io(&iocbs, 0).expect("issued");
     rig.uring.wait(iocbs, LONG).expect("ended")
@@ -50,7 +50,7 @@ fn works(rig: &Rig) {
 }
 
 /// Sends 40 commands of which the 11th to be executed meets the fault; returns how they ended.
-fn meets(rig: &Rig) -> Outcome {
+fn meets(rig: &Rig) -> IocbOutcome {
     run(rig, (0..40).map(|lba| write(lba, lba * 512)))
 }
 

@@ -10,7 +10,7 @@ use std::time::Duration;
 use adit_driver::Buffer;
 use adit_driver::Device;
 use adit_driver::bus::Locality;
-use adit_driver::runtime::{self, Alarm, Cores, Idle, Place, Poller, Seat};
+use adit_driver::runtime::{self, Alarm, Cores, Idle, Pinning, Poller, Seat};
 
 use super::core::Core;
 use super::devices::Devices;
@@ -54,7 +54,7 @@ pub(super) fn start(options: &OpenOptions) -> Result<(Arc<Core>, Arc<Threads>)> 
 }
 
 /// Chooses where the threads run, near the first device whose location is known.
-fn places(options: &OpenOptions, devices: &Devices) -> Result<Vec<Place>> {
+fn places(options: &OpenOptions, devices: &Devices) -> Result<Vec<Pinning>> {
     let devices = devices.as_slice();
     let wants_core = devices.iter().any(Device::wants_core);
     let usual = if wants_core { Cores::Count(1) } else { Cores::Unpinned(1) };
@@ -131,7 +131,7 @@ impl Opening {
     }
 
     /// Starts the threads and waits until each has reported its shards.
-    fn run(&mut self, places: Vec<Place>, shards: u16) -> Result<Vec<Opened>> {
+    fn run(&mut self, places: Vec<Pinning>, shards: u16) -> Result<Vec<Opened>> {
         let (said, hears) = mpsc::channel();
         let mut opened = BTreeMap::new();
         for (place, number) in places.into_iter().zip(0u16..) {
@@ -153,7 +153,7 @@ impl Opening {
         Ok(opened.into_values().collect())
     }
 
-    fn spawn(&mut self, number: u16, place: Place, said: Sender<Said>) -> Result<()> {
+    fn spawn(&mut self, number: u16, place: Pinning, said: Sender<Said>) -> Result<()> {
         let (sender, begins) = mpsc::channel();
         let step = u16::try_from(self.places.len()).expect("no more threads than shards");
         let (alarm, mailbox) = self.places[usize::from(number)].clone();

@@ -26,7 +26,7 @@ pub(super) use decode::{
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Way {
+enum DataMove {
     ToHost,
     FromHost,
     Compare,
@@ -56,7 +56,7 @@ impl Controller {
         if fua {
             self.media.commit(run.offset, run.len).map_err(|_| UNRECOVERED_READ)?;
         }
-        self.move_data(command, run, Way::ToHost, dma)?;
+        self.move_data(command, run, DataMove::ToHost, dma)?;
         // As on real drives, the host receives the data even if the command fails.
         if let Some(protected) = protected {
             self.check_protected(protected)?;
@@ -69,7 +69,7 @@ impl Controller {
         let run = self.media_run(command.nsid, range)?;
         let protected = self.acting(command, run)?;
         let handle = self.handle_of(command)?;
-        self.move_data(command, run, Way::FromHost, dma)?;
+        self.move_data(command, run, DataMove::FromHost, dma)?;
         self.placements.written(handle, range.lba_count);
         if let Some(protected) = protected {
             self.protect(protected)?;
@@ -83,7 +83,7 @@ impl Controller {
         let run = self.media_run(command.nsid, range)?;
         match self.protected(command, run)? {
             Some(protected) => Err(protected.asked.only_checking().err().unwrap_or(INVALID_FIELD)),
-            None => self.move_data(command, run, Way::Compare, dma),
+            None => self.move_data(command, run, DataMove::Compare, dma),
         }
     }
 
@@ -102,22 +102,28 @@ impl Controller {
         DONE
     }
 
-    fn move_data(&mut self, command: &Command, run: LbaRun, way: Way, dma: &Dma<'_>) -> Answer {
+    fn move_data(
+        &mut self,
+        command: &Command,
+        run: LbaRun,
+        way: DataMove,
+        dma: &Dma<'_>,
+    ) -> Answer {
         let LbaRun { offset: mut at, len, .. } = run;
         let rules = self.rules();
         let pieces = self.transfer.map(command, len, rules, dma)?;
         match way {
-            Way::FromHost => self.media.start_write(run).map_err(|_| WRITE_FAULT)?,
+            DataMove::FromHost => self.media.start_write(run).map_err(|_| WRITE_FAULT)?,
             _ => self.media.check_readable(at, len).map_err(|_| UNRECOVERED_READ)?,
         }
         for piece in pieces {
             let len = piece.len as usize;
             let moved = match way {
-                Way::ToHost => self.media.read(at, dma, piece.at, len),
-                Way::FromHost => self.media.write(at, dma, piece.at, len),
-                Way::Compare => self.media.compare(at, dma, piece.at, len),
+                DataMove::ToHost => self.media.read(at, dma, piece.at, len),
+                DataMove::FromHost => self.media.write(at, dma, piece.at, len),
+                DataMove::Compare => self.media.compare(at, dma, piece.at, len),
             };
-            moved.map_err(|error| status_of(error, way == Way::FromHost))?;
+            moved.map_err(|error| status_of(error, way == DataMove::FromHost))?;
             at += piece.len;
         }
         DONE

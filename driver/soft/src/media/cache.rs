@@ -26,7 +26,7 @@ const IDLE_WRITE_OUT: u64 = 4;
 
 /// One LBA of the cache.
 #[derive(Debug)]
-struct Entry {
+struct CachedLba {
     offset: u64,
     data: Box<[u8]>,
     /// The command that wrote it, and its index among that command's LBAs.
@@ -37,7 +37,7 @@ struct Entry {
     tuple: Option<(u64, [u8; TUPLE_BYTES])>,
 }
 
-impl Entry {
+impl CachedLba {
     /// Writes the LBA and its tuple to the media.
     fn store(&self, media: &mut Media) -> MediaResult {
         media.store(self.offset, &self.data)?;
@@ -62,7 +62,7 @@ struct Current {
 pub(super) struct Cache {
     bytes_max: u64,
     bytes: u64,
-    entries: Vec<Entry>,
+    entries: Vec<CachedLba>,
     /// Indices into `entries` by offset.
     places: BTreeMap<u64, usize>,
     current: Current,
@@ -115,7 +115,7 @@ impl Cache {
     }
 
     /// Removes an entry; the last one takes its index.
-    fn take(&mut self, at: usize) -> Entry {
+    fn take(&mut self, at: usize) -> CachedLba {
         let entry = self.entries.swap_remove(at);
         self.places.remove(&entry.offset);
         if let Some(moved) = self.entries.get(at) {
@@ -159,7 +159,12 @@ impl Cache {
     }
 
     /// Returns the entry of the LBA at `offset`, filled from the media unless `is_whole` promises an overwrite.
-    fn entry(&mut self, offset: u64, is_whole: bool, media: &mut Media) -> MediaResult<&mut Entry> {
+    fn entry(
+        &mut self,
+        offset: u64,
+        is_whole: bool,
+        media: &mut Media,
+    ) -> MediaResult<&mut CachedLba> {
         let Current { number, offset: first, lba_bytes, count } = self.current;
         let at = match self.places.get(&offset) {
             Some(at) => *at,
@@ -169,7 +174,7 @@ impl Cache {
                     media.load(offset, &mut data)?;
                 }
                 self.bytes += lba_bytes;
-                self.entries.push(Entry {
+                self.entries.push(CachedLba {
                     offset,
                     data,
                     command: 0,
@@ -255,7 +260,7 @@ impl Cache {
 
 /// Whether an LBA had reached the media at the power cut. A command's LBAs share a fate: all, none, the first few, or
 /// each its own.
-fn survives(seed: u64, entry: &Entry, rng: &mut Rng) -> bool {
+fn survives(seed: u64, entry: &CachedLba, rng: &mut Rng) -> bool {
     let mut fate = Rng::stream(seed, entry.command);
     match fate.below(4) {
         0 => true,

@@ -3,7 +3,7 @@
 //! Command register bits and the location of the MSI-X table (PCI Local Bus 3.0, sections 6.2.2 and 6.8.2).
 //! The bytes come from the device, so only a bounded number of capabilities is followed.
 
-use super::region::Region;
+use super::region::VfioRegion;
 use crate::bus::pci::command;
 
 const STATUS: usize = 0x06;
@@ -23,12 +23,12 @@ pub(super) struct MsixTable {
 }
 
 /// Enables memory accesses and DMA, and disables the INTx line, which has no handler.
-pub(super) fn enable(config: &Region) {
+pub(super) fn enable(config: &VfioRegion) {
     let bits = command::MEMORY | command::BUS_MASTER | command::INTX_DISABLE;
     config.write16(command::OFFSET, config.read16(command::OFFSET) | bits);
 }
 
-pub(super) fn disable_bus_master(config: &Region) {
+pub(super) fn disable_bus_master(config: &VfioRegion) {
     let now = config.read16(command::OFFSET);
     // A removed function reads as all ones; there is nothing to disable.
     if now != u16::MAX {

@@ -28,10 +28,10 @@ pub(super) struct Dma {
     iommu: Arc<dyn VfioOps>,
     /// Bit n: the IOMMU has pages of 2^n bytes.
     page_sizes: u64,
-    state: Mutex<State>,
+    state: Mutex<Mappings>,
 }
 
-struct State {
+struct Mappings {
     space: IovaSpace,
     /// Address -> length of each mapping.
     live: BTreeMap<u64, u64>,
@@ -44,7 +44,7 @@ impl Dma {
         let fallback = [FALLBACK];
         let ranges = if info.ranges.is_empty() { &fallback } else { info.ranges.as_slice() };
         let granule = granule(info.page_sizes);
-        let state = State {
+        let state = Mappings {
             space: IovaSpace::new(ranges, granule),
             live: BTreeMap::new(),
             is_cut_off: false,
@@ -142,7 +142,7 @@ impl Dma {
         })
     }
 
-    fn take(&self, state: &mut State, len: u64) -> Result<u64> {
+    fn take(&self, state: &mut Mappings, len: u64) -> Result<u64> {
         state.space.place(&self.device, len, alignment(self.page_sizes, len))
     }
 
@@ -162,7 +162,7 @@ impl Dma {
     }
 
     /// Returns the state, unless the device was cut off.
-    fn connected(&self) -> Result<MutexGuard<'_, State>> {
+    fn connected(&self) -> Result<MutexGuard<'_, Mappings>> {
         let state = self.state();
         if state.is_cut_off {
             let why = "it could not be reset";
@@ -172,7 +172,7 @@ impl Dma {
         Ok(state)
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, Mappings> {
         // The lock is never held across a panic that leaves the maps half changed.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

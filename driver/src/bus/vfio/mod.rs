@@ -29,7 +29,7 @@ use vfio_ioctls::VfioDevice;
 use self::admission::Machine;
 use self::config::MsixTable;
 use self::dma::Dma;
-use self::region::Region;
+use self::region::VfioRegion;
 use super::clock::Clock;
 use super::notices::Notices;
 use super::pci::{PciFunction, VirtualFunction};
@@ -50,8 +50,8 @@ pub struct Vfio {
     virtual_function: Option<VirtualFunction>,
     clock: Clock,
     msix: Option<MsixTable>,
-    config: Region,
-    bar0: Region,
+    config: VfioRegion,
+    bar0: VfioRegion,
     notices: Notices,
     device: Arc<VfioDevice>,
     dma: Dma,
@@ -86,9 +86,9 @@ impl Vfio {
             Error::refused(&name, what, why, "look for vfio-pci in the kernel log (dmesg)")
         };
         let last = ioctl::duplicate(&*device).map_err(|why| refused("cannot open", why))?;
-        let config = Region::unmapped(&device, VFIO_PCI_CONFIG_REGION_INDEX);
+        let config = VfioRegion::unmapped(&device, VFIO_PCI_CONFIG_REGION_INDEX);
         let msix = config::msix_table(&config.read(0));
-        let bar0 = Region::mapped(&device, VFIO_PCI_BAR0_REGION_INDEX, msix)
+        let bar0 = VfioRegion::mapped(&device, VFIO_PCI_BAR0_REGION_INDEX, msix)
             .map_err(|why| refused("cannot map its registers", why))?;
         let notices = interrupts::listen_for_notices(&name, &device)?;
         // The last step, after everything that can fail: it alone changes the device.
@@ -145,7 +145,7 @@ unsafe impl Bus for Vfio {
             Error::device(&self.name, format!("cannot map BAR{bar}: {why}"), "do without it")
         };
         mapped::check_bar(bar).map_err(cannot)?;
-        let region = Region::unmapped(&self.device, bar.into());
+        let region = VfioRegion::unmapped(&self.device, bar.into());
         let areas = region.mappable(self.msix);
         mapped::window_range(offset, len, region.len(), &areas).map_err(cannot)?;
         region.map(offset, len).map_err(|why| cannot(why.to_string()))

@@ -17,18 +17,18 @@ use crate::sys::Window;
 const PAGE: u64 = 4096;
 
 /// A region by its index; BARs come first.
-pub(super) struct Region {
+pub(super) struct VfioRegion {
     device: Arc<VfioDevice>,
     index: u32,
     len: u64,
     mapped: MappedRuns,
 }
 
-impl Region {
+impl VfioRegion {
     /// Returns the region, accessed through the device file alone.
-    pub(super) fn unmapped(device: &Arc<VfioDevice>, index: u32) -> Region {
+    pub(super) fn unmapped(device: &Arc<VfioDevice>, index: u32) -> VfioRegion {
         let len = device.get_region_size(index);
-        Region { device: Arc::clone(device), index, len, mapped: MappedRuns::default() }
+        VfioRegion { device: Arc::clone(device), index, len, mapped: MappedRuns::default() }
     }
 
     /// Returns the region with all its mappable runs mapped.
@@ -36,8 +36,8 @@ impl Region {
         device: &Arc<VfioDevice>,
         index: u32,
         msix: Option<MsixTable>,
-    ) -> std::io::Result<Region> {
-        let mut region = Region::unmapped(device, index);
+    ) -> std::io::Result<VfioRegion> {
+        let mut region = VfioRegion::unmapped(device, index);
         for area in region.mappable(msix) {
             let window = region.map(area.start, area.end - area.start)?;
             region.mapped.push(area.start, window);

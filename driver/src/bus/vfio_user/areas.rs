@@ -9,7 +9,7 @@ use std::io;
 use std::ops::Range;
 use std::os::fd::AsFd;
 
-use super::describe::Region;
+use super::describe::ServerRegion;
 use crate::sys::{Window, memory_file};
 
 const PAGE: u64 = 4096;
@@ -17,7 +17,7 @@ const PAGE: u64 = 4096;
 const DOORBELLS: u64 = 0x1000;
 
 /// Returns the mappable whole pages of BAR0 that hold doorbells; none unless their file is a memory file.
-pub(super) fn doorbell_areas(bar0: &Region) -> Vec<Range<u64>> {
+pub(super) fn doorbell_areas(bar0: &ServerRegion) -> Vec<Range<u64>> {
     let clipped = bar0.areas.iter().filter_map(|area| {
         let start = area.start.max(DOORBELLS).checked_next_multiple_of(PAGE)?;
         let end = area.end.min(bar0.len) / PAGE * PAGE;
@@ -28,20 +28,20 @@ pub(super) fn doorbell_areas(bar0: &Region) -> Vec<Range<u64>> {
 }
 
 /// Maps a part of a region from the server's file.
-pub(super) fn map_area(region: &Region, area: Range<u64>) -> io::Result<Window> {
+pub(super) fn map_area(region: &ServerRegion, area: Range<u64>) -> io::Result<Window> {
     let (file, at, len) = locate(region, area)?;
     Window::map(file.as_fd(), at, len)
 }
 
 /// Replaces `window`'s mapping by the part of a region that starts at `start`.
-pub(super) fn map_again(region: &Region, start: u64, window: &Window) -> io::Result<()> {
+pub(super) fn map_again(region: &ServerRegion, start: u64, window: &Window) -> io::Result<()> {
     let end = start.saturating_add(window.len() as u64);
     let (file, at, _) = locate(region, start..end)?;
     window.replace(file, at)
 }
 
 /// Locates an area in the server's file: whole pages that the file has.
-fn locate(region: &Region, area: Range<u64>) -> io::Result<(&File, u64, usize)> {
+fn locate(region: &ServerRegion, area: Range<u64>) -> io::Result<(&File, u64, usize)> {
     let missing = || io::Error::other("the server sent no file for it");
     let (file, start) = region.file.as_ref().ok_or_else(missing)?;
     let at = start.checked_add(area.start).ok_or_else(missing)?;
@@ -71,8 +71,8 @@ fn check_file(file: &File, at: u64, len: u64) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    fn region(len: u64, areas: &[(u64, u64)], file: Option<(File, u64)>) -> Region {
-        Region { len, areas: areas.iter().map(|&(start, end)| start..end).collect(), file }
+    fn region(len: u64, areas: &[(u64, u64)], file: Option<(File, u64)>) -> ServerRegion {
+        ServerRegion { len, areas: areas.iter().map(|&(start, end)| start..end).collect(), file }
     }
 
     fn file(len: usize) -> File {

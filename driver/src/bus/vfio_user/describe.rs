@@ -67,14 +67,14 @@ pub(super) fn device_info(connection: &mut Connection) -> Answer<DeviceInfo> {
 
 /// A region of the device and its file.
 #[derive(Debug)]
-pub(super) struct Region {
+pub(super) struct ServerRegion {
     pub(super) len: u64,
     pub(super) areas: Vec<Range<u64>>,
     /// The file to map, and the region's offset in it.
     pub(super) file: Option<(File, u64)>,
 }
 
-pub(super) fn region(connection: &mut Connection, index: u32) -> Answer<Region> {
+pub(super) fn region(connection: &mut Connection, index: u32) -> Answer<ServerRegion> {
     let (mut info, mut file, mut body) =
         ask_region(connection, index, wire::REGION_INFO_LEN as u32)?;
     if info.argsz as usize > wire::REGION_INFO_LEN && info.argsz <= REGION_ARGSZ_MAX {
@@ -88,7 +88,7 @@ pub(super) fn region(connection: &mut Connection, index: u32) -> Answer<Region> 
         Some(areas) => areas,
         None => std::iter::once(0..info.size).collect(),
     };
-    Ok(Region { len: info.size, areas, file: file.map(|file| (file, info.offset)) })
+    Ok(ServerRegion { len: info.size, areas, file: file.map(|file| (file, info.offset)) })
 }
 
 fn ask_region(

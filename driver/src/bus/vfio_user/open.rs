@@ -65,7 +65,7 @@ pub(super) fn why_not_connected(why: &io::Error, deadline: Duration) -> (String,
 /// Answers to the queries on opening.
 pub(super) struct Described {
     pub(super) shape: Shape,
-    pub(super) bar0: describe::Region,
+    pub(super) bar0: describe::ServerRegion,
 }
 
 /// Properties the driver relies on while it has the device.

@@ -13,7 +13,7 @@ use memmap2::{MmapOptions, MmapRaw};
 use super::{Carry, SynchronousQueue};
 use crate::error::{Error, Result};
 use crate::memory::IoBuffer;
-use crate::paths::extent::Run;
+use crate::paths::extent::ByteRange;
 use crate::paths::file::OpenFile;
 use crate::paths::request::{Durability, Operation};
 use crate::queue_pair::{CommandError, Errno};
@@ -70,7 +70,7 @@ impl Mapped {
     }
 
     /// Returns the address of `run`, which must be inside the mapping.
-    fn at(&self, run: Run) -> NonNull<u8> {
+    fn at(&self, run: ByteRange) -> NonNull<u8> {
         let end = run.offset.checked_add(run.bytes);
         assert!(end.is_some_and(|end| end <= self.map.len() as u64), "a run lies in the file");
         let start = NonNull::new(self.map.as_mut_ptr()).expect("a mapping is never at address 0");
@@ -79,7 +79,12 @@ impl Mapped {
     }
 
     /// Copies between the mapping and `buffer`, which is as long as `run`.
-    fn copy<B: IoBuffer>(&self, run: Run, buffer: &B, reads: bool) -> Result<u64, CommandError> {
+    fn copy<B: IoBuffer>(
+        &self,
+        run: ByteRange,
+        buffer: &B,
+        reads: bool,
+    ) -> Result<u64, CommandError> {
         let (mut at, mut moved) = (self.at(run), 0);
         for index in 0..buffer.segment_count() {
             let len = buffer.segment(index).len as usize;
@@ -108,7 +113,7 @@ impl Carry for Mapped {
     fn carry_out<B: IoBuffer>(
         &mut self,
         operation: Operation,
-        run: Run,
+        run: ByteRange,
         buffer: &B,
     ) -> Result<u64, CommandError> {
         match operation {

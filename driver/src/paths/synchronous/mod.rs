@@ -8,7 +8,7 @@ use std::fmt;
 pub use self::mmap::MmapQueue;
 pub use self::psync::PsyncQueue;
 
-use super::extent::{Extent, Run};
+use super::extent::{ByteRange, Extent};
 use super::request::{CommandQueue, Operation, Request};
 use crate::Time;
 use crate::error::{Error, Result};
@@ -24,7 +24,7 @@ pub trait Carry: fmt::Debug + Send {
     fn carry_out<B: IoBuffer>(
         &mut self,
         operation: Operation,
-        run: Run,
+        run: ByteRange,
         buffer: &B,
     ) -> Result<u64, CommandError>;
 

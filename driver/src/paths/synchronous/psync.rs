@@ -3,7 +3,7 @@
 
 use super::{Carry, SynchronousQueue};
 use crate::memory::IoBuffer;
-use crate::paths::extent::Run;
+use crate::paths::extent::ByteRange;
 use crate::paths::file::OpenFile;
 use crate::paths::request::{Durability, Operation};
 use crate::queue_pair::{CommandError, Errno};
@@ -44,7 +44,7 @@ impl Carry for Psync {
     fn carry_out<B: IoBuffer>(
         &mut self,
         operation: Operation,
-        run: Run,
+        run: ByteRange,
         buffer: &B,
     ) -> Result<u64, CommandError> {
         let moved = match operation {

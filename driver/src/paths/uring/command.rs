@@ -24,7 +24,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer, Region};
 use crate::namespace::{self, CommandLimits, Format};
 use crate::paths::exclusive::Lock;
-use crate::paths::extent::{Extent, Run};
+use crate::paths::extent::{ByteRange, Extent};
 use crate::paths::file::KernelLimits;
 use crate::paths::info::{DeviceInfo, DeviceOptions, QueueOptions};
 use crate::paths::nvme;
@@ -295,7 +295,7 @@ impl Encoding for Commands {
         &self,
         operation: Operation,
         buffer: &B,
-    ) -> Result<(Run, usize), RejectReason> {
+    ) -> Result<(ByteRange, usize), RejectReason> {
         let run = self.namespace.extent.run(operation, buffer)?;
         let commands = match operation {
             Operation::Read(_) | Operation::Write(_) => self.namespace.cutter().count(buffer)?,
@@ -311,7 +311,7 @@ impl Encoding for Commands {
     /// Fails requests that would change a device opened for reading: the kernel would carry them out for
     /// root.
     #[inline]
-    fn at_once(&self, operation: Operation, _: Run) -> Option<Result<u32, CommandError>> {
+    fn at_once(&self, operation: Operation, _: ByteRange) -> Option<Result<u32, CommandError>> {
         let changes = matches!(operation, Operation::Write(_) | Operation::Deallocate(..));
         let is_denied = changes && !self.namespace.writes;
         is_denied.then_some(Err(CommandError::System(Errno(libc::EBADF))))
@@ -321,7 +321,7 @@ impl Encoding for Commands {
         &mut self,
         ring: &mut Ring<squeue::Entry128, cqueue::Entry32>,
         operation: Operation,
-        run: Run,
+        run: ByteRange,
         buffer: &B,
         user_data: u64,
     ) {

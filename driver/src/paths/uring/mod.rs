@@ -32,7 +32,7 @@ pub use self::plain::UringQueue;
 use self::pieces::Join;
 use self::ring::{DEPTH_MAX, Registration, Ring, Shape};
 use super::exclusive::Lock;
-use super::extent::Run;
+use super::extent::ByteRange;
 use super::info::QueueOptions;
 use super::request::{CommandQueue, Operation, Request};
 use crate::Time;
@@ -63,7 +63,7 @@ pub trait Encoding: fmt::Debug + Send {
         &self,
         operation: Operation,
         buffer: &B,
-    ) -> Result<(Run, usize), RejectReason>;
+    ) -> Result<(ByteRange, usize), RejectReason>;
 
     /// Makes room for what a request's entries point to, in `ring` if necessary; returns whether there is.
     #[inline]
@@ -73,7 +73,7 @@ pub trait Encoding: fmt::Debug + Send {
     }
 
     /// Carries out an operation that must not or cannot go through the ring.
-    fn at_once(&self, operation: Operation, run: Run) -> Option<Result<u32, CommandError>>;
+    fn at_once(&self, operation: Operation, run: ByteRange) -> Option<Result<u32, CommandError>>;
 
     /// Adds a checked request's entries to `ring`.
     ///
@@ -83,7 +83,7 @@ pub trait Encoding: fmt::Debug + Send {
         &mut self,
         ring: &mut Ring<Self::Entry, Self::Done>,
         operation: Operation,
-        run: Run,
+        run: ByteRange,
         buffer: &B,
         user_data: u64,
     );
@@ -167,7 +167,11 @@ impl<B: IoBuffer, E: Encoding> KernelQueue<B, E> {
     /// # Errors
     /// The reason for rejecting it, for now or for good.
     #[inline]
-    fn admit(&mut self, operation: Operation, buffer: &B) -> Result<(Run, usize), RejectReason> {
+    fn admit(
+        &mut self,
+        operation: Operation,
+        buffer: &B,
+    ) -> Result<(ByteRange, usize), RejectReason> {
         let (run, needs) = self.encoding.check(operation, buffer)?;
         if needs > self.commands {
             return Err(RejectReason::TooLarge { what: "commands", needs, has: self.commands });

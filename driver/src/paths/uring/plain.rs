@@ -16,7 +16,7 @@ use super::ring::{FILE, Ring, Shape};
 use super::{Encoding, KernelQueue, Registration, depth_max};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
-use crate::paths::extent::{Extent, Run};
+use crate::paths::extent::{ByteRange, Extent};
 use crate::paths::file::OpenFile;
 use crate::paths::info::{DeviceInfo, QueueOptions};
 use crate::paths::request::{Durability, Operation};
@@ -126,7 +126,7 @@ impl Encoding for Plain {
         &self,
         operation: Operation,
         buffer: &B,
-    ) -> Result<(Run, usize), RejectReason> {
+    ) -> Result<(ByteRange, usize), RejectReason> {
         let run = self.extent.run(operation, buffer)?;
         let commands = match &self.cutter {
             Some(cutter) if operation.moves() => cutter.count(buffer)?,
@@ -151,7 +151,7 @@ impl Encoding for Plain {
     }
 
     #[inline]
-    fn at_once(&self, operation: Operation, run: Run) -> Option<Result<u32, CommandError>> {
+    fn at_once(&self, operation: Operation, run: ByteRange) -> Option<Result<u32, CommandError>> {
         if self.cutter.is_none() || operation.moves() {
             return None;
         }
@@ -167,7 +167,7 @@ impl Encoding for Plain {
         &mut self,
         ring: &mut Ring<squeue::Entry, cqueue::Entry>,
         operation: Operation,
-        run: Run,
+        run: ByteRange,
         buffer: &B,
         user_data: u64,
     ) {
@@ -176,7 +176,7 @@ impl Encoding for Plain {
             for piece in cutter.pieces(run.offset, buffer) {
                 let at = piece.data(buffer);
                 let fixed = ring.fixed_in(at, piece.bytes, buffer.region_of(piece.segment()));
-                let run = Run { offset: piece.at, bytes: piece.bytes };
+                let run = ByteRange { offset: piece.at, bytes: piece.bytes };
                 let entry = transfer(at, run, fixed, reads, durability).user_data(user_data);
                 // SAFETY: passed on to our caller; each piece lies in the request's buffer.
                 unsafe { ring.push(&entry) };
@@ -216,7 +216,7 @@ impl Encoding for Plain {
 #[inline]
 fn transfer(
     at: *mut u8,
-    run: Run,
+    run: ByteRange,
     fixed: Option<u16>,
     reads: bool,
     durability: Durability,
@@ -237,7 +237,7 @@ fn transfer(
 fn scattered<B: IoBuffer>(
     pieces: &mut Pieces,
     buffer: &B,
-    run: Run,
+    run: ByteRange,
     reads: bool,
     durability: Durability,
 ) -> squeue::Entry {
@@ -271,7 +271,7 @@ mod tests {
     fn writes_say_how_durable_they_are_and_reads_do_not() {
         let buffer = memory::allocate_for_host(4096).expect("memory");
         let at = buffer.pointer(0).as_ptr();
-        let run = Run { offset: 0, bytes: 4096 };
+        let run = ByteRange { offset: 0, bytes: 4096 };
         for (durability, expected) in [
             (Durability::Cached, 0),
             (Durability::Data, libc::RWF_DSYNC),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use adit_driver::transfer::{Slice, Transfer};
 
 use super::{Blocks, HEADER, Iocbs, Use};
-use crate::commands::cut::{Cut, Filled, Run};
+use crate::commands::cut::{Cut, Filled, LbaSlice};
 use crate::commands::layout::{CONTEXTS_MAX, Context};
 use crate::cuda::Event;
 use crate::error::Error;
@@ -62,12 +62,12 @@ impl<'a> Filling<'a> {
         let (Some(Lane { cut, sink }), Some(first)) = (lane, slices.next()) else {
             return Err(self.objection(position, device));
         };
-        let mut run = Run { direction, lba, slice: *first.borrow() };
+        let mut run = LbaSlice { direction, lba, slice: *first.borrow() };
         loop {
             cut.cut(position, run, |context| sink.put(position, context))?;
             // Of an array of one, the compiler knows that there is no other.
             let Some(next) = slices.next() else { return Ok(()) };
-            run = Run { direction, lba: cut.end(run), slice: *next.borrow() };
+            run = LbaSlice { direction, lba: cut.end(run), slice: *next.borrow() };
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::{Blocks, Use};
 use crate::commands::layout::CONTEXTS_MAX;
-use crate::commands::outcome::Outcome;
+use crate::commands::outcome::IocbOutcome;
 use crate::cuda::Event;
 use crate::error::{Error, Result};
 
@@ -111,9 +111,9 @@ impl Iocbs {
         Ok(())
     }
 
-    pub(crate) fn outcome(&self) -> Result<Outcome> {
+    pub(crate) fn outcome(&self) -> Result<IocbOutcome> {
         assert!(self.have_ended(), "statuses are written before the end");
-        let mut outcome = Outcome::default();
+        let mut outcome = IocbOutcome::default();
         for held in &self.uses {
             self.blocks.read_back(held, &mut outcome)?;
         }

@@ -192,7 +192,7 @@ fn a_lane_dropped_with_a_block_that_was_given_up_tells_of_it() {
             rig.gpu.happen(event);
         }
         rig.lane().close();
-        assert_eq!(rig.lane().has_lost(), is_stuck, "what the line writes stays if it may");
+        assert_eq!(rig.lane().has_lost(), is_stuck, "what the stream writes stays if it may");
         assert_eq!(issued.progress.done(), issued.generation);
         assert_eq!(issued.progress.status(0), RESET);
     }

@@ -100,7 +100,7 @@ impl SteppedGpu {
         self.state().refuses = refuses;
     }
 
-    /// Sets whether creating lines fails from now on.
+    /// Sets whether creating streams fails from now on.
     pub(super) fn refuse_lines(&self, refuses: bool) {
         self.state().refuses_lines = refuses;
     }
@@ -119,7 +119,7 @@ impl SteppedGpu {
         self.state().registrations
     }
 
-    /// Does up to `most` tasks of each line; returns how many were done.
+    /// Does up to `most` tasks of each stream; returns how many were done.
     pub(super) fn run(&self, most: usize) -> usize {
         let mut state = self.state();
         if state.is_stuck {
@@ -164,18 +164,18 @@ impl State {
         }
     }
 
-    fn ask(&mut self, line: usize, task: Task) -> Result<()> {
+    fn ask(&mut self, stream: usize, task: Task) -> Result<()> {
         if self.refuses {
             return Err(Error::invalid("a copy", "the test's GPU refuses it"));
         }
-        self.tracks[line].tasks.push_back(task);
-        self.tracks[line].asked += 1;
+        self.tracks[stream].tasks.push_back(task);
+        self.tracks[stream].asked += 1;
         Ok(())
     }
 }
 
 impl Copies for SteppedGpu {
-    type Line = usize;
+    type Stream = usize;
     type Mark = (usize, u64);
     type Event = usize;
     type Registration = Registered;
@@ -185,61 +185,61 @@ impl Copies for SteppedGpu {
         Ok(Registered { gpu: self.clone(), _owner: owner })
     }
 
-    fn line(&mut self) -> Result<usize> {
+    fn stream(&mut self) -> Result<usize> {
         let mut state = self.state();
         if state.refuses_lines {
-            return Err(Error::invalid("a line", "the test's GPU makes no more"));
+            return Err(Error::invalid("a stream", "the test's GPU makes no more"));
         }
         state.tracks.push(Track::default());
         Ok(state.tracks.len() - 1)
     }
 
-    fn wait(&mut self, line: &usize, event: &usize) -> Result<()> {
-        self.state().ask(*line, Task::Wait { event: *event })
+    fn wait(&mut self, stream: &usize, event: &usize) -> Result<()> {
+        self.state().ask(*stream, Task::Wait { event: *event })
     }
 
     fn has_happened(&mut self, event: &usize) -> Result<bool> {
         Ok(self.state().events[*event])
     }
 
-    fn copy_to_gpu(&mut self, line: &usize, to: u64, from: &Buffer, bytes: usize) -> Result<()> {
+    fn copy_to_gpu(&mut self, stream: &usize, to: u64, from: &Buffer, bytes: usize) -> Result<()> {
         let from = from[..bytes].as_ptr().expose_provenance();
-        self.state().ask(*line, Task::ToGpu { to: (to - BASE) as usize, from, bytes })
+        self.state().ask(*stream, Task::ToGpu { to: (to - BASE) as usize, from, bytes })
     }
 
     fn copy_from_gpu(
         &mut self,
-        line: &usize,
+        stream: &usize,
         to: &mut Buffer,
         from: u64,
         bytes: usize,
     ) -> Result<()> {
         let to = to[..bytes].as_mut_ptr().expose_provenance();
-        self.state().ask(*line, Task::FromGpu { to, from: (from - BASE) as usize, bytes })
+        self.state().ask(*stream, Task::FromGpu { to, from: (from - BASE) as usize, bytes })
     }
 
-    fn write_word(&mut self, line: &usize, at: u64, value: u32) -> Result<()> {
-        self.state().ask(*line, Task::Word { at: (at - BASE) as usize, value })
+    fn write_word(&mut self, stream: &usize, at: u64, value: u32) -> Result<()> {
+        self.state().ask(*stream, Task::Word { at: (at - BASE) as usize, value })
     }
 
-    fn mark(&mut self, line: &usize) -> Result<(usize, u64)> {
+    fn mark(&mut self, stream: &usize) -> Result<(usize, u64)> {
         let state = self.state();
         if state.refuses_marks {
             return Err(Error::invalid("a mark", "the test's GPU makes no more"));
         }
-        Ok((*line, state.tracks[*line].asked))
+        Ok((*stream, state.tracks[*stream].asked))
     }
 
-    fn is_over(&mut self, (line, position): &(usize, u64)) -> Result<bool> {
-        Ok(self.state().tracks[*line].done >= *position)
+    fn is_over(&mut self, (stream, position): &(usize, u64)) -> Result<bool> {
+        Ok(self.state().tracks[*stream].done >= *position)
     }
 
-    fn is_idle(&mut self, line: &usize) -> Result<bool> {
-        Ok(self.state().tracks[*line].tasks.is_empty())
+    fn is_idle(&mut self, stream: &usize) -> Result<bool> {
+        Ok(self.state().tracks[*stream].tasks.is_empty())
     }
 
-    fn drain(&mut self, line: &usize, _at_most: Duration) -> bool {
+    fn drain(&mut self, stream: &usize, _at_most: Duration) -> bool {
         self.run(usize::MAX);
-        self.state().tracks[*line].tasks.is_empty()
+        self.state().tracks[*stream].tasks.is_empty()
     }
 }

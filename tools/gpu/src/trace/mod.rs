@@ -15,7 +15,7 @@ use std::{slice, thread};
 use adit_bench::mix;
 use adit_driver::Target;
 use adit_gpu::{
-    EngineChoice, GioUring, Gpu, Iocbs, KernelChoice, Options, Outcome, Pages, Place, Pool,
+    EngineChoice, GioUring, Gpu, IocbOutcome, Iocbs, KernelChoice, Options, Pages, Place, Pool,
     Priority,
 };
 use adit_kvstore::UNIT_BYTES;
@@ -315,7 +315,7 @@ impl Journey<'_> {
 
     /// # Errors
     /// When the rings' counters cannot be read.
-    fn counts(&self, outcome: &Outcome) -> Result<Vec<(&'static str, u64)>> {
+    fn counts(&self, outcome: &IocbOutcome) -> Result<Vec<(&'static str, u64)>> {
         let stats = self.uring.stats()?;
         Ok(vec![
             ("tensors", self.tensors()),
@@ -329,7 +329,7 @@ impl Journey<'_> {
 
 /// # Errors
 /// The first failed transfer.
-fn refuse_failures(outcome: &Outcome) -> Result<()> {
+fn refuse_failures(outcome: &IocbOutcome) -> Result<()> {
     let Some((position, ended)) = outcome.failed.first() else { return Ok(()) };
     Err(Failure::failed(format!(
         "{} transfers failed, the first that of position {position}: {ended}",

@@ -108,12 +108,12 @@ impl Error {
         Error::Refused { what: what.to_string(), why: why.to_string(), fix: fix.to_string() }
     }
 
-    /// Whether the machine lacks what was requested, so that another path is needed.
+    /// Returns whether the machine lacks what was requested, so that another path is needed.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Error::Unavailable { .. })
     }
 
-    /// Whether the caller's input is at fault, not a machine or device.
+    /// Returns whether the caller's input is at fault, not a machine or device.
     pub fn is_usage(&self) -> bool {
         match self {
             Error::Invalid { .. } => true,

@@ -15,7 +15,7 @@ pub enum Place {
 }
 
 impl Place {
-    /// Name in options and reports.
+    /// Returns the name in options and reports.
     pub fn name(self) -> &'static str {
         match self {
             Place::Gpu => "hbm",

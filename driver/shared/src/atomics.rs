@@ -58,18 +58,18 @@ impl Atomics {
         }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     #[inline(always)]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether the length is zero.
+    /// Returns whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The first byte's address, for an agent that shares the memory.
+    /// Returns the first byte's address, for an agent that shares the memory.
     #[inline(always)]
     pub fn as_ptr(&self) -> *mut u8 {
         self.at.as_ptr()

@@ -81,12 +81,12 @@ impl<'a> SharedBytes<'a> {
         SharedBytes { at, len, _of: PhantomData }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -145,12 +145,12 @@ impl<'a> SharedBytesMut<'a> {
         SharedBytesMut { at, len, _of: PhantomData }
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }

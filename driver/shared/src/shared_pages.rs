@@ -37,7 +37,7 @@ impl SharedPages {
         Ok(SharedPages { file, atomics })
     }
 
-    /// Length in bytes.
+    /// Returns the length in bytes.
     pub fn len(&self) -> usize {
         self.atomics.len()
     }
@@ -47,7 +47,7 @@ impl SharedPages {
         self.len() == 0
     }
 
-    /// The memory as atomics.
+    /// Returns the memory as atomics.
     #[inline(always)]
     pub fn atomics(&self) -> &Atomics {
         &self.atomics

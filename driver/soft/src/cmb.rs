@@ -33,7 +33,7 @@ impl Cmb {
         &self.pages
     }
 
-    /// Size in bytes.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.pages.len() as u64
     }

@@ -61,19 +61,19 @@ impl Command {
         self.cdw10_15[number - 10]
     }
 
-    /// Command dwords `number` and `number + 1` as one value.
+    /// Returns the command dwords `number` and `number + 1` as one value.
     #[inline]
     pub(super) fn qword(&self, number: usize) -> u64 {
         u64::from(self.cdw(number)) | u64::from(self.cdw(number + 1)) << 32
     }
 
-    /// Lower half of a command dword.
+    /// Returns the lower half of a command dword.
     #[inline]
     pub(super) fn low(&self, number: usize) -> u16 {
         self.cdw(number) as u16
     }
 
-    /// Upper half of a command dword.
+    /// Returns the upper half of a command dword.
     #[inline]
     pub(super) fn high(&self, number: usize) -> u16 {
         (self.cdw(number) >> 16) as u16

@@ -111,7 +111,7 @@ impl Controller {
         &self.options
     }
 
-    /// Length of BAR0 in bytes: registers and doorbells.
+    /// Returns the length of BAR0 in bytes: registers and doorbells.
     pub fn bar0_bytes(&self) -> u64 {
         self.doorbells.pages().len() as u64
     }
@@ -127,7 +127,7 @@ impl Controller {
         self.cmb.as_ref()
     }
 
-    /// Number of interrupt vectors: one per queue.
+    /// Returns the number of interrupt vectors: one per queue.
     pub fn vector_count(&self) -> u16 {
         self.options.io_queue_count + 1
     }

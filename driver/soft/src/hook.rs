@@ -121,7 +121,7 @@ impl Watch {
         self.injector = (!plan.rules.is_empty()).then(|| Injector::new(plan, seed));
     }
 
-    /// Whether it affects no command.
+    /// Returns whether it affects no command.
     #[inline]
     pub(super) fn is_idle(&self) -> bool {
         self.hook.is_none() && self.injector.is_none() && self.timing.is_none()

@@ -121,7 +121,7 @@ impl Controller {
         csts.rdy() && !csts.cfs() && matches!(csts.shst(), ShutdownStatus::Normal)
     }
 
-    /// Whether commands are paused for firmware activation. Delivers the notice first.
+    /// Returns whether commands are paused for firmware activation. Delivers the notice first.
     #[inline]
     pub(super) fn is_paused(&mut self, dma: &Dma<'_>) -> Served<bool> {
         if let Some(duration) = self.life.pause_next.take() {
@@ -234,7 +234,7 @@ impl Controller {
         self.pull_out(&Dma { host: memory, cmb: cmb.as_deref() });
     }
 
-    /// Whether the device was removed, by a call or by a fault.
+    /// Returns whether the device was removed, by a call or by a fault.
     pub fn is_removed(&self) -> bool {
         self.life.presence == Presence::Removed
     }

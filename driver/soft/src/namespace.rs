@@ -22,7 +22,7 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
-    /// Size in LBAs.
+    /// Returns the size in LBAs.
     pub(super) fn lba_count(&self) -> u64 {
         self.bytes >> self.lba_shift
     }
@@ -95,7 +95,7 @@ impl Namespaces {
         Ok(Namespaces { list, capacity })
     }
 
-    /// All existing namespaces, in order of their identifiers.
+    /// Returns all existing namespaces, in order of their identifiers.
     pub(super) fn all(&self) -> &[Namespace] {
         &self.list
     }

@@ -212,12 +212,12 @@ impl Options {
         }
     }
 
-    /// Whether Identify reports a volatile write cache: its own, or the page cache over a file.
+    /// Returns whether Identify reports a volatile write cache: its own, or the page cache over a file.
     pub(super) fn has_write_cache(&self) -> bool {
         self.vwc_bytes > 0 || matches!(self.storage, Storage::File { .. })
     }
 
-    /// LBA size of the namespace at `index` (from zero) in bytes.
+    /// Returns the LBA size of the namespace at `index` (from zero) in bytes.
     pub(super) fn lba_bytes_of(&self, index: usize) -> u32 {
         match self.lba_bytes.get(index).or(self.lba_bytes.last()) {
             Some(bytes) => *bytes,

@@ -125,7 +125,7 @@ impl Asked {
     }
 }
 
-/// CRC-16 of T10-DIF: most significant bit first, from zero, not inverted.
+/// Computes the CRC-16 of T10-DIF: most significant bit first, from zero, not inverted.
 fn guard(data: &[u8]) -> u16 {
     data.iter().fold(0, |crc, byte| crc << 8 ^ TABLE[usize::from((crc >> 8) as u8 ^ byte)])
 }

@@ -314,13 +314,13 @@ impl CompletionQueue {
         Ok(true)
     }
 
-    /// Whether completions wait for room.
+    /// Returns whether completions wait for room.
     #[inline]
     pub(super) fn has_waiting(&self) -> bool {
         !self.waiting.is_empty()
     }
 
-    /// Whether a completion posted now finds room. Clears `valid` if the host wrote an impossible head.
+    /// Returns whether a completion posted now finds room. Clears `valid` if the host wrote an impossible head.
     #[inline]
     pub(super) fn has_room(&mut self, rings: &Rings<'_>, valid: &mut bool) -> Result<bool, Fault> {
         if self.is_full() {

@@ -165,7 +165,7 @@ impl Registers {
         self.cba_is_invalid = !fits;
     }
 
-    /// Whether CC and the admin queue's registers are valid for an enable.
+    /// Returns whether CC and the admin queue's registers are valid for an enable.
     pub(super) fn can_enable(&self) -> bool {
         let cc = self.cc;
         let sizes_fit = matches!(cc.iosqes(), 0 | 6) && matches!(cc.iocqes(), 0 | 4);
@@ -180,7 +180,7 @@ impl Registers {
             && acqs_z > 0
     }
 
-    /// Whether CC has the entry sizes that I/O queues need.
+    /// Returns whether CC has the entry sizes that I/O queues need.
     pub(super) fn can_have_io_queues(&self) -> bool {
         self.cc.iosqes() == 6 && self.cc.iocqes() == 4
     }

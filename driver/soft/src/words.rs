@@ -70,7 +70,7 @@ pub(super) fn unknown(what: &str, word: &str, names: &[&str]) -> String {
     }
 }
 
-/// The one of `names` that `word` is a likely slip for, to be suggested in a message.
+/// Returns the name that `word` is a likely misspelling of, for suggestions in messages.
 pub fn nearest<'a>(word: &str, names: &[&'a str]) -> Option<&'a str> {
     let slips = |name: &str| strsim::levenshtein(word, name);
     let nearest = names.iter().copied().min_by_key(|name| slips(name))?;

@@ -14,7 +14,7 @@ impl Qid {
     /// The admin queue pair.
     pub const ADMIN: Qid = Qid(0);
 
-    /// Whether this is the admin queue pair.
+    /// Returns whether this is the admin queue pair.
     pub const fn is_admin(self) -> bool {
         self.0 == 0
     }
@@ -34,7 +34,7 @@ impl Nsid {
     /// The value for commands that use no namespace.
     pub const NONE: Nsid = Nsid(0);
 
-    /// Whether this names one namespace: not [`Nsid::NONE`], [`Nsid::ALL`] or the reserved FFFFFFFEh.
+    /// Returns whether this names one namespace: not [`Nsid::NONE`], [`Nsid::ALL`] or the reserved FFFFFFFEh.
     pub const fn is_specific(self) -> bool {
         self.0 != 0 && self.0 < 0xffff_fffe
     }
@@ -75,7 +75,7 @@ impl Iova {
         self.0 & page_size.wrapping_sub(1)
     }
 
-    /// Whether the address is a multiple of `align` bytes, a power of two.
+    /// Returns whether the address is a multiple of `align` bytes, a power of two.
     pub const fn is_aligned(self, align: u64) -> bool {
         self.page_offset(align) == 0
     }

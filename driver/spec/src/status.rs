@@ -125,12 +125,12 @@ impl Status {
         Status(self.0 & CODE_MASK)
     }
 
-    /// Whether code type and code equal those of `other`; ignores the flags.
+    /// Returns whether code type and code equal those of `other`; ignores the flags.
     pub const fn is(self, other: Status) -> bool {
         self.0 & CODE_MASK == other.0 & CODE_MASK
     }
 
-    /// Whether the command completed without error.
+    /// Returns whether the command completed without error.
     #[inline]
     pub const fn is_success(self) -> bool {
         self.0 & CODE_MASK == 0

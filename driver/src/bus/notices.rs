@@ -36,7 +36,7 @@ impl Notices {
     }
 }
 
-/// An eventfd that never blocks and is not inherited.
+/// Creates an eventfd that never blocks and is not inherited.
 pub(super) fn new_eventfd(device: &str) -> Result<EventFd> {
     EventFd::new(FLAGS).map_err(|why| {
         let fix = "raise the limit of open files (ulimit -n)";

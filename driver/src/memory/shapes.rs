@@ -23,7 +23,7 @@ fn told<B: IoBuffer>(buffer: &B) -> Vec<Told> {
     (0..buffer.segment_count()).map(of).collect()
 }
 
-/// What a buffer has to say of its first `len` bytes.
+/// Returns what a buffer has to say of its first `len` bytes.
 fn of(buffer: &Buffer, len: usize) -> Told {
     let segment = Segment { iova: buffer.iova(), len: len as u64 };
     let prebuilt = buffer.region.prebuilt.as_ref().map(|(prps, _)| *prps);

@@ -147,7 +147,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
         Command { body: Body::Raw { sqe, bounds }, buffer }
     }
 
-    /// A raw command whose data is all of `buffer`.
+    /// Creates a raw command whose data is all of `buffer`.
     pub(crate) fn whole(sqe: Sqe, buffer: B) -> Command<'static, B> {
         Command { body: Body::Raw { sqe, bounds: None }, buffer }
     }
@@ -198,7 +198,7 @@ impl<'n, B: IoBuffer> Command<'n, B> {
 }
 
 impl Namespace {
-    /// A command to this namespace whose data is the first `bytes` of `buffer`.
+    /// Creates a command to this namespace whose data is the first `bytes` of `buffer`.
     pub(crate) fn fixed<B>(&self, sqe: Sqe, bytes: usize, buffer: B) -> Command<'static, B> {
         debug_assert_eq!(sqe.nsid(), self.nsid(), "a command is for the namespace that built it");
         debug_assert_eq!(sqe.cid(), Cid(0), "the queue gives a command its identifier");

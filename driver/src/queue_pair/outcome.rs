@@ -68,7 +68,7 @@ impl Errno {
         nix::errno::Errno::from_raw(self.0).desc()
     }
 
-    /// Whether the device is gone for good.
+    /// Returns whether the device is gone for good.
     fn is_gone(self) -> bool {
         matches!(self.0, libc::ENODEV | libc::ENXIO)
     }
@@ -85,7 +85,7 @@ impl fmt::Display for Errno {
 }
 
 impl CommandError {
-    /// Whether the system reports that the device is gone for good.
+    /// Returns whether the system reports that the device is gone for good.
     pub(crate) fn is_gone(self) -> bool {
         matches!(self, CommandError::System(errno) if errno.is_gone())
     }

@@ -66,7 +66,7 @@ impl Retry {
     }
 }
 
-/// Zero before the first retry; then doubling up to the maximum.
+/// Returns zero before the first retry, then doubles up to the maximum.
 fn backoff(failures: u8) -> Duration {
     match failures {
         0 | 1 => Duration::ZERO,

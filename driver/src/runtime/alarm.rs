@@ -70,7 +70,7 @@ impl Alarm {
         self.stops.load(Ordering::Acquire)
     }
 
-    /// The sender's half, after it left work.
+    /// Does the sender's half, after it left work.
     #[inline]
     fn was_told(&self) -> bool {
         fence(Ordering::SeqCst);
@@ -102,7 +102,7 @@ impl Alarm {
         is_interrupted
     }
 
-    /// The sleeper's half, before it looks for work.
+    /// Does the sleeper's half, before it looks for work.
     #[inline]
     fn take_note(&self) {
         self.state.store(AWAKE, Ordering::Relaxed);

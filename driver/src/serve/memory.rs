@@ -59,7 +59,7 @@ impl ClientMemory {
         self.mappings.guard(|| work(&self.table))
     }
 
-    /// Whether accesses read zeroes in place of memory that the client took away.
+    /// Returns whether accesses read zeroes in place of memory that the client took away.
     #[inline]
     pub(super) fn is_lost(&self) -> bool {
         self.mappings.is_lost()

@@ -76,7 +76,7 @@ const LOOK_AT_LEAST_EVERY: Duration = Duration::from_millis(100);
 const EAGER_LOOKS: u32 = 64;
 
 impl Looks {
-    /// Whether a poll is due.
+    /// Returns whether a poll is due.
     #[inline]
     pub(super) fn is_due(&self, now: Time) -> bool {
         if self.is_quiet {

@@ -99,7 +99,7 @@ impl Peer {
         (self.stream.as_fd(), !self.outgoing.is_empty())
     }
 
-    /// Whether the client will send nothing more, even if data remains to be read.
+    /// Returns whether the client will send nothing more, even if data remains to be read.
     pub(super) fn is_hung_up(&self) -> bool {
         is_hung_up(&self.stream)
     }
@@ -207,7 +207,7 @@ impl Peer {
     }
 }
 
-/// Whether closing `file` never blocks.
+/// Returns whether closing `file` never blocks.
 fn never_waits(file: &File) -> bool {
     memory_file::page_bytes(file).is_some() || system::is_eventfd(file)
 }

@@ -18,12 +18,12 @@ impl Refusal {
         Refusal::new(libc::EINVAL, why)
     }
 
-    /// The request is valid but unsupported.
+    /// Refuses a valid but unsupported request.
     pub(super) fn unsupported(why: impl ToString) -> Refusal {
         Refusal::new(libc::EOPNOTSUPP, why)
     }
 
-    /// The system failed.
+    /// Refuses a request on which the system failed.
     pub(super) fn system(what: &str, why: &io::Error) -> Refusal {
         Refusal::new(why.raw_os_error().unwrap_or(libc::EIO), format!("{what}: {why}"))
     }

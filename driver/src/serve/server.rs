@@ -124,7 +124,7 @@ impl Server {
         &mut self.device.controller
     }
 
-    /// Number of memory pieces that the client has handed over.
+    /// Returns the number of memory pieces that the client has handed over.
     pub fn mapping_count(&self) -> usize {
         self.device.memory.piece_count()
     }

@@ -45,7 +45,8 @@ pub fn receive(stream: &UnixStream, into: &mut [u8], files: &mut Vec<File>) -> i
     Ok(byte_count)
 }
 
-/// Whether `file` is an eventfd. The kernel names only eventfds so; the name of a file with a path starts with a slash.
+/// Returns whether `file` is an eventfd. The kernel names only eventfds so; the name of a file with a path starts with
+/// a slash.
 pub fn is_eventfd(file: &File) -> bool {
     let name = std::fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd()));
     name.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")

@@ -83,12 +83,12 @@ impl DmaTable {
         self.mappings.remove(&iova).is_some()
     }
 
-    /// Total bytes of all mappings.
+    /// Returns the total bytes of all mappings.
     pub fn mapped_bytes(&self) -> u64 {
         self.mappings.values().map(|mapping| mapping.len).sum()
     }
 
-    /// Number of accesses outside all mappings and of writes to read-only ones.
+    /// Returns the number of accesses outside all mappings and of writes to read-only ones.
     pub fn faults(&self) -> u64 {
         self.faults.get()
     }

@@ -51,7 +51,7 @@ impl FragileMappings {
         *self = FragileMappings::default();
     }
 
-    /// Whether zeroes replaced a mapping since the last [`FragileMappings::clear`].
+    /// Returns whether zeroes replaced a mapping since the last [`FragileMappings::clear`].
     #[inline]
     pub(crate) fn is_lost(&self) -> bool {
         self.lost.load(Ordering::Relaxed)

@@ -113,7 +113,7 @@ impl HostRange<'_> {
         HostRange { is_writable: false, ..self }
     }
 
-    /// Length in bytes, for a [`crate::bus::Bus`] that forwards the range and accounts for it.
+    /// Returns the length in bytes, for a [`crate::bus::Bus`] that forwards the range and accounts for it.
     pub fn bytes(&self) -> u64 {
         self.len as u64
     }
@@ -300,7 +300,7 @@ impl HostMemory {
         self.at
     }
 
-    /// Length in bytes, a multiple of the page size.
+    /// Returns the length in bytes, a multiple of the page size.
     pub fn len(&self) -> usize {
         self.len
     }

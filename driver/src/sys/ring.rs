@@ -40,13 +40,13 @@ impl<const N: usize> Ring<N> {
         NonNull::new(memory.as_ptr().cast()).expect("memory is never at address zero")
     }
 
-    /// How many entries there are.
+    /// Returns how many entries there are.
     #[inline(always)]
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Index of the entry at the position.
+    /// Returns the index of the entry at the position.
     #[inline(always)]
     pub fn at(&self) -> u32 {
         let bytes = self.current.addr().get() - self.memory.as_ptr().addr();
@@ -54,7 +54,7 @@ impl<const N: usize> Ring<N> {
         (bytes / (N * 8)) as u32
     }
 
-    /// The entry at the position.
+    /// Returns the entry at the position.
     #[inline(always)]
     pub fn current(&self) -> &[AtomicU64; N] {
         debug_assert!(self.current <= self.last, "the position is an entry");

@@ -42,7 +42,7 @@ impl Ended {
         }
     }
 
-    /// Whether a retry may succeed.
+    /// Returns whether a retry may succeed.
     pub fn is_retryable(self) -> bool {
         match self {
             Ended::Status(status) => status.is_retryable(),
@@ -77,7 +77,7 @@ pub struct IocbOutcome {
 }
 
 impl IocbOutcome {
-    /// Whether every command succeeded.
+    /// Returns whether every command succeeded.
     pub fn is_success(&self) -> bool {
         self.failed.is_empty()
     }

@@ -69,7 +69,7 @@ impl Event {
         self.raw.cast()
     }
 
-    /// Whether everything enqueued before it is done.
+    /// Returns whether everything enqueued before it is done.
     ///
     /// # Errors
     ///
@@ -85,7 +85,7 @@ impl Event {
         Ok(true)
     }
 
-    /// Whether it was last recorded in a captured stream, and so belongs to a graph. Spoils the capture if so.
+    /// Returns whether it was last recorded in a captured stream, and so belongs to a graph. Spoils the capture if so.
     ///
     /// # Errors
     ///

@@ -101,8 +101,8 @@ pub struct Attributes {
 const ORDERED_FOR_OWNER: i32 = 100;
 
 impl Attributes {
-    /// Whether the GPU sees PCIe devices' writes to its memory in order. Otherwise it may see a completion before the
-    /// data, wherever the completion lies.
+    /// Returns whether the GPU sees PCIe devices' writes to its memory in order. Otherwise it may see a completion
+    /// before the data, wherever the completion lies.
     pub fn orders_writes(&self) -> bool {
         self.rdma_writes_ordering >= ORDERED_FOR_OWNER
     }
@@ -277,7 +277,7 @@ pub(super) fn poll_stream(gpu: &Gpu, stream: CUstream, timeout: Duration) -> Res
     Ok(false)
 }
 
-/// Whether a stream's work is done; the GPU's context must be current.
+/// Returns whether a stream's work is done; the GPU's context must be current.
 pub(super) fn is_idle(gpu: &Gpu, stream: CUstream) -> Result<bool> {
     // SAFETY: the stream is live.
     let result = unsafe { (gpu.cuda().cuStreamQuery)(stream) };

@@ -129,7 +129,7 @@ impl DeviceMemory {
         self.address
     }
 
-    /// Size in bytes; exportable memory may exceed the request by up to a granule.
+    /// Returns the size in bytes; exportable memory may exceed the request by up to a granule.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }

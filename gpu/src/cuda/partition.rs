@@ -79,7 +79,7 @@ impl Gpu {
 }
 
 impl Partition {
-    /// Number of its multiprocessors. With priorities only: the requested number, or all.
+    /// Returns the number of its multiprocessors. With priorities only: the requested number, or all.
     pub fn sms(&self) -> u32 {
         self.sms
     }

@@ -246,7 +246,7 @@ impl Stream {
         self.gpu.cuda().check(format_args!("copy {bytes} bytes"), "cuMemcpyAsync", result)
     }
 
-    /// Whether work enqueued now is captured into a graph instead of done.
+    /// Returns whether work enqueued now is captured into a graph instead of done.
     ///
     /// # Errors
     ///
@@ -261,7 +261,7 @@ impl Stream {
         Ok(status != NONE)
     }
 
-    /// Whether all enqueued work is done.
+    /// Returns whether all enqueued work is done.
     ///
     /// # Errors
     ///

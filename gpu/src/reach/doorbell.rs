@@ -87,7 +87,8 @@ impl Doorbells {
     }
 }
 
-/// Whether a controller's pages are registers: those of a PCIe function are, those of a software controller are memory.
+/// Returns whether a controller's pages are registers: those of a PCIe function are, those of a software controller are
+/// memory.
 fn has_registers(controller: &Controller) -> bool {
     controller.locality().pci_address.is_some()
 }

@@ -152,17 +152,17 @@ impl Pool {
         Ok(Pool::new(gpu, regions, controllers, *place, (Some(path), Vec::new())))
     }
 
-    /// Number of regions.
+    /// Returns the number of regions.
     pub fn region_count(&self) -> usize {
         self.inner.regions.len()
     }
 
-    /// Number of controllers it was created for.
+    /// Returns the number of controllers it was created for.
     pub fn device_count(&self) -> usize {
         self.inner.controllers.len()
     }
 
-    /// Whether `controller` is the one it was created for at `position`.
+    /// Returns whether `controller` is the one it was created for at `position`.
     pub(crate) fn is_for(&self, position: usize, controller: &Arc<Controller>) -> bool {
         let is_it = |one: &Weak<Controller>| std::ptr::eq(one.as_ptr(), Arc::as_ptr(controller));
         self.inner.controllers.get(position).is_some_and(is_it)
@@ -172,7 +172,7 @@ impl Pool {
         &self.inner.gpu
     }
 
-    /// Size of a region in bytes, as requested.
+    /// Returns the size of a region in bytes, as requested.
     ///
     /// # Panics
     /// If there is no such region.
@@ -200,13 +200,13 @@ impl Pool {
         self.inner.regions[region].mapped.get(device).map(Mapped::iova)
     }
 
-    /// Whether every device reaches every region.
+    /// Returns whether every device reaches every region.
     pub fn is_reached(&self) -> bool {
         let count = self.inner.controllers.len();
         self.inner.regions.iter().all(|region| region.mapped.len() == count)
     }
 
-    /// Where the regions lie.
+    /// Returns where the regions lie.
     pub fn place(&self) -> Place {
         self.inner.place
     }

@@ -223,7 +223,7 @@ impl Drop for Poker {
     }
 }
 
-/// Whether the completion of the command sent as this one, from 0, arrives in time, whatever its status.
+/// Returns whether the completion of the command sent as this one, from 0, arrives in time, whatever its status.
 fn is_answered(queue: &Queue, sent: u32, controller: &Controller, within: Duration) -> bool {
     let deadline = Instant::now() + within;
     let completions = queue.depths.completion;

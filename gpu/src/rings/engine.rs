@@ -375,7 +375,7 @@ impl RingEngine {
         harvested
     }
 
-    /// Whether the queues must be replaced.
+    /// Returns whether the queues must be replaced.
     fn needs_queues(&self, rings: &Rings) -> Result<bool> {
         let has_failed = self.controllers.iter().any(|controller| controller.check().is_err());
         let is_whole = rings.queue_count() > 0;

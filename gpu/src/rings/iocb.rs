@@ -261,7 +261,7 @@ impl Blocks {
         }
     }
 
-    /// Whether a kernel has finished all its blocks but not yet returned.
+    /// Returns whether a kernel has finished all its blocks but not yet returned.
     fn is_one_returning(&self, slots: &[Slot]) -> bool {
         debug_assert_eq!(slots.len(), self.count as usize, "each block has a slot");
         let draining = || {
@@ -471,7 +471,7 @@ impl Blocks {
             .collect()
     }
 
-    /// Whether commands of any block may be in flight.
+    /// Returns whether commands of any block may be in flight.
     pub(crate) fn is_under_way(&self) -> bool {
         let slots = self.lock();
         assert_eq!(slots.len(), self.count as usize, "a block has a slot");
@@ -517,7 +517,7 @@ impl Slot {
 }
 
 impl Execution {
-    /// The end of the kernel that may still read its arguments.
+    /// Returns the end of the kernel that may still read its arguments.
     fn kernel(&self) -> Option<&Arc<Event>> {
         match self {
             Execution::Kernel(kernel) => Some(kernel),

@@ -162,7 +162,7 @@ impl Rings {
         (range.start, range.len() as u32)
     }
 
-    /// Number of queues: none after a failed recovery.
+    /// Returns the number of queues: none after a failed recovery.
     pub fn queue_count(&self) -> usize {
         let count = self.lock().len();
         debug_assert!(count == 0 || count == self.plan.tables.len(), "all rings have a queue");

@@ -63,7 +63,7 @@ impl<R> Chunks<R> {
         std::mem::forget(self.registration.take());
     }
 
-    /// Whether all chunks are lost.
+    /// Returns whether all chunks are lost.
     pub(super) fn is_empty(&self) -> bool {
         self.count == 0
     }

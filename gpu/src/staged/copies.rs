@@ -73,7 +73,7 @@ pub(super) trait Copies: Send {
     /// Makes a mark behind everything requested on the stream so far.
     fn mark(&mut self, stream: &Self::Stream) -> Result<Self::Mark>;
 
-    /// Whether everything before the mark is over.
+    /// Returns whether everything before the mark is over.
     fn is_over(&mut self, mark: &Self::Mark) -> Result<bool>;
 
     /// Returns whether everything requested on the stream is over.

@@ -284,7 +284,7 @@ impl<C: Copies> Job<C> {
         if self.unmarked == BATCH { self.mark(means) } else { Ok(()) }
     }
 
-    /// Whether the device owes no more answers; any further one is late.
+    /// Returns whether the device owes no more answers; any further one is late.
     pub(super) fn is_settled_with_the_device(&self) -> bool {
         self.owed == 0
     }
@@ -345,7 +345,7 @@ impl<C: Copies> Job<C> {
         means.copies.tell(&self.stream, &self.work, &self.statuses)
     }
 
-    /// Whether `done` is visible; for an abandoned job, whether its stream is idle.
+    /// Returns whether `done` is visible; for an abandoned job, whether its stream is idle.
     ///
     /// # Errors
     /// The GPU's; the job cannot continue. Never for an abandoned job.
@@ -357,7 +357,8 @@ impl<C: Copies> Job<C> {
         }
     }
 
-    /// Whether the stream has nothing left to do. If the GPU cannot tell, its context is lost and executes nothing more.
+    /// Returns whether the stream has nothing left to do. If the GPU cannot tell, its context is lost and executes
+    /// nothing more.
     fn is_line_idle(&self, means: &mut Means<C>) -> bool {
         means.copies.is_idle(&self.stream).unwrap_or_else(|error| {
             tracing::error!("what the GPU still writes of a control block is not known: {error}");

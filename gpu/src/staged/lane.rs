@@ -109,12 +109,12 @@ impl<C: Copies> Lane<C> {
         work.progress.fail(work.generation, RESET);
     }
 
-    /// Whether there is nothing to do until something is added.
+    /// Returns whether there is nothing to do until something is added.
     pub(super) fn is_idle(&self) -> bool {
         self.jobs.is_empty() && self.means.queue.in_flight() == 0
     }
 
-    /// Whether a copy or a write of a word was not seen to end and may go on.
+    /// Returns whether a copy or a write of a word was not seen to end and may go on.
     pub(super) fn has_lost(&self) -> bool {
         self.means.has_lost_lines
     }

@@ -48,22 +48,22 @@ impl Injector {
         Injector(armed.collect())
     }
 
-    /// How often each rule has fired.
+    /// Returns how often each rule has fired.
     pub(crate) fn counts(&self) -> impl Iterator<Item = u32> {
         self.0.iter().map(|armed| armed.fired)
     }
 
-    /// What goes wrong with a command, and a number for whatever it leaves open.
+    /// Returns what goes wrong with a command, and a number for whatever it leaves open.
     pub(crate) fn command(&mut self, command: &Command, now: Time) -> Option<(FaultKind, u64)> {
         self.first(now, |rule| !rule.is_of_life() && !rule.is_by_clock() && rule.applies(command))
     }
 
-    /// What goes wrong at a moment.
+    /// Returns what goes wrong at a moment.
     pub(crate) fn moment(&mut self, moment: Moment, now: Time) -> Option<FaultKind> {
         self.first(now, |rule| rule.kind.moment() == Some(moment)).map(|(kind, _)| kind)
     }
 
-    /// What goes wrong by the clock alone; each rule once.
+    /// Returns what goes wrong by the clock alone; each rule once.
     pub(crate) fn clock(&mut self, now: Time) -> Option<FaultKind> {
         let due = |armed: &&mut Armed| armed.waits_for().is_some_and(|time| time <= now);
         let armed = self.0.iter_mut().find(due)?;
@@ -108,7 +108,7 @@ impl Armed {
         hits && self.rule.times.is_none_or(|times| self.fired < times)
     }
 
-    /// The time at which the rule fires by the clock, until it has fired.
+    /// Returns the time at which the rule fires by the clock, until it has fired.
     fn waits_for(&self) -> Option<Time> {
         let may = self.fired == 0 && self.rule.times != Some(0);
         self.rule.start_by_clock().filter(|_| may).map(|start| Time::ZERO + start)
@@ -124,7 +124,7 @@ impl FaultRule {
         self.start_by_clock().is_some()
     }
 
-    /// The start time of a controller fault that waits for no command.
+    /// Returns the start time of a controller fault that waits for no command.
     fn start_by_clock(&self) -> Option<Duration> {
         let names_commands = self.scope != FaultRule::new(self.kind).scope;
         match self.trigger {

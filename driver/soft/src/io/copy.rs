@@ -82,7 +82,7 @@ impl Controller {
         Ok(self.protected_run(command.nsid, source, asked))
     }
 
-    /// Expected initial reference tag of a source (EILBRT).
+    /// Returns the expected initial reference tag of a source (EILBRT).
     fn source_reference(&self, index: usize) -> u32 {
         let (descriptors, _) = self.page.as_chunks::<DESCRIPTOR_BYTES>();
         let (dwords, _) = descriptors[index].as_chunks();

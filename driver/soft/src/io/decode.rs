@@ -49,12 +49,12 @@ pub(crate) fn effort_of(command: &Command, lba_shift: u8) -> Effort {
     }
 }
 
-/// Whether a single-range I/O command writes.
+/// Returns whether a single-range I/O command writes.
 pub(crate) fn writes(opcode: u8) -> bool {
     matches!(opcode, WRITE | WRITE_ZEROES)
 }
 
-/// Whether an I/O command changes data.
+/// Returns whether an I/O command changes data.
 pub(crate) fn changes_data(opcode: u8) -> bool {
     COMMANDS.iter().any(|(known, _, changes)| *known == opcode && *changes)
 }
@@ -125,7 +125,7 @@ impl IoCommand {
     }
 }
 
-/// SLBA and NLB, which all single-range commands share.
+/// Reads SLBA and NLB, which all single-range commands share.
 #[inline]
 fn range(command: &Command) -> Range {
     Range { first: command.qword(10), lba_count: u64::from(command.low(12)) + 1 }
@@ -139,7 +139,7 @@ fn dataset_management(command: &Command) -> IoCommand {
     }
 }
 
-/// Of I/O Management Receive only the Reclaim Unit Handle Status is supported.
+/// Decodes I/O Management Receive, of which only the Reclaim Unit Handle Status is supported.
 fn handles(command: &Command) -> Result<IoCommand, Status> {
     match command.cdw(10) as u8 {
         1 => Ok(IoCommand::Handles { bytes: (u64::from(command.cdw(11)) + 1) * 4 }),

@@ -49,7 +49,7 @@ impl Controller {
         }
     }
 
-    /// With FUA, makes the data durable before reading it (NVM 1.0 section 3.2.4).
+    /// Executes Read. With FUA, makes the data durable before reading it (NVM 1.0 section 3.2.4).
     fn read(&mut self, command: &Command, range: Range, fua: bool, dma: &Dma<'_>) -> Answer {
         let run = self.media_run(command.nsid, range)?;
         let protected = self.acting(command, run)?;
@@ -78,7 +78,7 @@ impl Controller {
         self.settle(run, fua)
     }
 
-    /// Compare with protection information would transfer tuples, which this controller does not support.
+    /// Executes Compare; refuses protection information, whose tuples this controller does not transfer.
     fn compare(&mut self, command: &Command, range: Range, dma: &Dma<'_>) -> Answer {
         let run = self.media_run(command.nsid, range)?;
         match self.protected(command, run)? {

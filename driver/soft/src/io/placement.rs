@@ -33,7 +33,7 @@ impl Controller {
         }
     }
 
-    /// Reclaim Unit Handle Status: for each handle, how many LBAs its unit still takes (RUAMW).
+    /// Sends the Reclaim Unit Handle Status: for each handle, how many LBAs its unit still takes (RUAMW).
     pub(super) fn handles(&mut self, command: &Command, bytes: u64, dma: &Dma<'_>) -> Answer {
         if self.placements.0.is_empty() {
             return Err(INVALID_OPCODE);

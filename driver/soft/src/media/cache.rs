@@ -85,7 +85,7 @@ impl Cache {
         self.entries.is_empty()
     }
 
-    /// Whether a command of `len` bytes should bypass the cache.
+    /// Returns whether a command of `len` bytes should bypass the cache.
     pub(super) fn is_too_small_for(&self, len: u64) -> bool {
         len > self.bytes_max / 2
     }
@@ -258,8 +258,8 @@ impl Cache {
     }
 }
 
-/// Whether an LBA had reached the media at the power cut. A command's LBAs share a fate: all, none, the first few, or
-/// each its own.
+/// Returns whether an LBA had reached the media at the power cut. A command's LBAs share a fate: all, none, the first
+/// few, or each its own.
 fn survives(seed: u64, entry: &CachedLba, rng: &mut Rng) -> bool {
     let mut fate = Rng::stream(seed, entry.command);
     match fate.below(4) {

@@ -88,7 +88,7 @@ mod tests {
 
     use super::*;
 
-    /// Resident bytes of the mapping, as the system counts them.
+    /// Returns the resident bytes of the mapping, as the system counts them.
     fn resident_bytes(media: &MemoryMedia) -> u64 {
         let start = format!("{:x}-", media.map.as_ptr() as usize);
         let maps = fs::read_to_string("/proc/self/smaps").expect("smaps");

@@ -231,7 +231,7 @@ impl Store {
         self.cache.get_or_insert_with(|| Box::new(Cache::new(IN_FLIGHT_BYTES, seed)));
     }
 
-    /// The power goes; see [`Cache::cut`]. `keeps_cache`: whether there is one afterwards.
+    /// Cuts the power; see [`Cache::cut`]. `keeps_cache` says whether there is a cache afterwards.
     pub(crate) fn cut(&mut self, seed: u64, tears: bool, keeps_cache: bool) -> MediaResult {
         let Some(mut cache) = self.cache.take() else { return Ok(()) };
         let result = cache.cut(seed, tears, &mut self.media);

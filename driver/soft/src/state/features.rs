@@ -99,7 +99,7 @@ impl Features {
         self.plain(fid).map_or(0, |(at, ..)| self.plain[at])
     }
 
-    /// Whether writes may stay volatile: a write cache exists and is enabled.
+    /// Returns whether writes may stay volatile: a write cache exists and is enabled.
     pub(crate) fn has_write_cache(&self) -> bool {
         self.value(VOLATILE_WRITE_CACHE) & 1 != 0
     }
@@ -108,7 +108,7 @@ impl Features {
         self.value(ASYNC_EVENTS)
     }
 
-    /// The composite temperature's upper threshold in kelvin.
+    /// Returns the composite temperature's upper threshold in kelvin.
     pub(crate) fn temperature_threshold(&self) -> u16 {
         self.over_kelvin
     }
@@ -120,7 +120,7 @@ impl Features {
         })
     }
 
-    /// NSQA and NCQA, both zero-based.
+    /// Returns NSQA and NCQA, both zero-based.
     fn queue_counts(&self) -> u32 {
         let count_z = u32::from(self.io_queue_count - 1);
         count_z | count_z << 16

@@ -38,7 +38,7 @@ pub(crate) struct Life {
 }
 
 impl Life {
-    /// Whether the device does not answer: unpowered or removed.
+    /// Returns whether the device does not answer: unpowered or removed.
     #[inline]
     pub(crate) fn is_away(&self) -> bool {
         self.presence != Presence::Here
@@ -49,7 +49,7 @@ impl Life {
         self.pause_next = Some(duration);
     }
 
-    /// Whether commands are paused for firmware activation.
+    /// Returns whether commands are paused for firmware activation.
     pub(crate) fn is_pausing(&self) -> bool {
         self.paused_until.is_some()
     }

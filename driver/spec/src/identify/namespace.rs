@@ -100,12 +100,12 @@ impl fmt::Debug for IdentifyNamespace {
 }
 
 impl IdentifyNamespace {
-    /// Whether the namespace is active: an inactive one is all zeroes.
+    /// Returns whether the namespace is active: an inactive one is all zeroes.
     pub const fn is_active(&self) -> bool {
         self.nsze_lbas.get() != 0
     }
 
-    /// Whether writes are refused for now (NSATTR bit 0, Base 2.0 section 8.12).
+    /// Returns whether writes are refused for now (NSATTR bit 0, Base 2.0 section 8.12).
     pub const fn is_write_protected(&self) -> bool {
         self.nsattr & 1 != 0
     }

@@ -41,7 +41,7 @@ pub struct ErrorInfo {
 const _: () = assert!(size_of::<ErrorInfo>() == 64);
 
 impl ErrorInfo {
-    /// Whether the entry describes an error.
+    /// Returns whether the entry describes an error.
     pub const fn is_valid(&self) -> bool {
         self.error_count.get() != 0
     }

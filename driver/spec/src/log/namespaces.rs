@@ -16,7 +16,7 @@ pub struct ChangedNamespaces {
 const _: () = assert!(size_of::<ChangedNamespaces>() == 4096);
 
 impl ChangedNamespaces {
-    /// Whether more namespaces changed than the log can name; rescan all of them.
+    /// Returns whether more namespaces changed than the log can name; rescan all of them.
     pub const fn overflowed(&self) -> bool {
         self.nsids[0].get() == u32::MAX
     }

@@ -194,7 +194,7 @@ impl Csts {
         }
     }
 
-    /// Whether every bit is set, as in a read from a device that has left the bus.
+    /// Returns whether every bit is set, as in a read from a device that has left the bus.
     pub const fn is_all_ones(self) -> bool {
         self.0 == u32::MAX
     }

@@ -32,7 +32,7 @@ impl Cap {
         Duration::from_millis(self.to_500ms() as u64 * 500)
     }
 
-    /// Whether the NVM command set can be selected with [`super::CommandSetSelected::Nvm`].
+    /// Returns whether the NVM command set can be selected with [`super::CommandSetSelected::Nvm`].
     pub const fn css_nvm(self) -> bool {
         self.css() & 1 != 0
     }

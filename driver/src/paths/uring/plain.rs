@@ -260,7 +260,7 @@ mod tests {
     use super::*;
     use crate::memory;
 
-    /// An entry's opcode and its flags as of pwritev2(2).
+    /// Returns an entry's opcode and its flags as of pwritev2(2).
     fn flags(entry: squeue::Entry) -> (u8, i32) {
         // SAFETY: an entry is the kernel's submission queue entry, 64 bytes without padding.
         let bytes: [u8; 64] = unsafe { std::mem::transmute(entry) };

@@ -27,7 +27,7 @@ fn read(namespace: &Namespace, lba: u64) -> LbaCommand<'_> {
     LbaCommand { namespace, opcode: IoOpcode::READ, lba: Lba(lba), control: 0 }
 }
 
-/// The pointer that the specification asks for, where it needs no list built.
+/// Returns the pointer that the specification asks for, where it needs no list built.
 fn pointer(namespace: &Namespace, buffer: &Buffer, stats: &mut Stats) -> Option<Pointer> {
     let Segment { iova: Iova(at), len } = buffer.segment(0);
     let is_whole = |unit: u64| at.is_multiple_of(unit) && len.is_multiple_of(unit);

@@ -57,7 +57,7 @@ pub(super) fn prove(
     once(gpu, controller, block, &mapped).or_else(|_| once(gpu, controller, block, &mapped))
 }
 
-/// One attempt.
+/// Makes one attempt.
 pub(super) fn once(
     gpu: &Arc<Gpu>,
     controller: &Arc<Controller>,

@@ -63,7 +63,7 @@ impl HostBlock {
         self.memory.0.as_ptr()
     }
 
-    /// Size in bytes, a multiple of 4096.
+    /// Returns the size in bytes, a multiple of 4096.
     pub(crate) fn bytes(&self) -> usize {
         self.memory.0.len()
     }

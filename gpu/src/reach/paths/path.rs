@@ -36,7 +36,7 @@ impl MemoryPath {
         MemoryPath::Gdrdrv,
     ];
 
-    /// Name in reports.
+    /// Returns the name in reports.
     pub fn name(self) -> &'static str {
         match self {
             MemoryPath::Coherent => "coherent memory",

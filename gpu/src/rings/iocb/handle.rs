@@ -24,7 +24,7 @@ pub struct Iocbs {
 }
 
 impl Iocbs {
-    /// Number of commands that the transfers were split into.
+    /// Returns the number of commands that the transfers were split into.
     pub fn commands(&self) -> u64 {
         let commands = self.uses.iter().map(|held| u64::from(held.count)).sum::<u64>();
         debug_assert!(commands >= self.uses.len() as u64, "a block has a command");
@@ -32,7 +32,7 @@ impl Iocbs {
         commands
     }
 
-    /// Number of control blocks that they fill.
+    /// Returns the number of control blocks that they fill.
     pub fn blocks(&self) -> usize {
         assert!(self.uses.len() <= self.blocks.count() as usize, "a block has one holder");
         self.uses.len()
@@ -75,7 +75,7 @@ impl Iocbs {
         Ok(())
     }
 
-    /// Whether all their commands have ended.
+    /// Returns whether all their commands have ended.
     ///
     /// # Errors
     /// [`Error::Invalid`] if they were not issued.

@@ -8,7 +8,7 @@
 
 use super::memory::Dma;
 use super::status::{DATA_TRANSFER_ERROR, PRP_OFFSET_INVALID};
-use super::transfer::Pieces;
+use super::transfer::DmaRanges;
 use adit_spec::{Iova, Status};
 
 /// Entries read at a time.
@@ -19,7 +19,7 @@ pub(super) fn walk(
     page_bytes: u64,
     prp: [u64; 2],
     len: u64,
-    pieces: &mut Pieces,
+    pieces: &mut DmaRanges,
 ) -> Result<(), Status> {
     let [first, second] = prp;
     if !first.is_multiple_of(4) {
@@ -50,7 +50,7 @@ fn walk_list(
     page_bytes: u64,
     mut at: u64,
     mut left: u64,
-    pieces: &mut Pieces,
+    pieces: &mut DmaRanges,
 ) -> Result<(), Status> {
     let mut batch = [0; BATCH * 8];
     while left > 0 {

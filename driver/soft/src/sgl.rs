@@ -9,7 +9,7 @@ use super::status::{
     DATA_SGL_LENGTH_INVALID, DATA_TRANSFER_ERROR, INVALID_SGL_COUNT, INVALID_SGL_SEGMENT,
     SGL_GRANULARITY_INVALID, SGL_TYPE_INVALID,
 };
-use super::transfer::Pieces;
+use super::transfer::DmaRanges;
 use adit_spec::{Iova, Status};
 
 /// Descriptors read at a time.
@@ -46,7 +46,7 @@ impl Descriptor {
 }
 
 struct Walk<'a> {
-    pieces: &'a mut Pieces,
+    pieces: &'a mut DmaRanges,
     support: SglSupport,
     left: u64,
     descriptors: u64,
@@ -58,7 +58,7 @@ pub(super) fn walk(
     support: SglSupport,
     first: &[u8; 16],
     len: u64,
-    pieces: &mut Pieces,
+    pieces: &mut DmaRanges,
 ) -> Result<(), Status> {
     let mut walk = Walk { pieces, support, left: len, descriptors: 0 };
     let mut next = Some(Descriptor::parse(first));

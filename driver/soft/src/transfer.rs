@@ -10,27 +10,27 @@ use super::{prp, sgl};
 use adit_spec::{Iova, Status};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct DmaRange {
     pub(super) at: Iova,
     pub(super) len: u64,
 }
 
 /// The runs of one command in order; adjacent ones are merged.
 #[derive(Debug, Default)]
-pub(super) struct Pieces(Vec<Piece>);
+pub(super) struct DmaRanges(Vec<DmaRange>);
 
-impl Pieces {
+impl DmaRanges {
     pub(super) fn push(&mut self, at: u64, len: u64) {
         if len == 0 {
             return;
         }
         match self.0.last_mut() {
             Some(last) if last.at.0.checked_add(last.len) == Some(at) => last.len += len,
-            _ => self.0.push(Piece { at: Iova(at), len }),
+            _ => self.0.push(DmaRange { at: Iova(at), len }),
         }
     }
 
-    pub(super) fn as_slice(&self) -> &[Piece] {
+    pub(super) fn as_slice(&self) -> &[DmaRange] {
         &self.0
     }
 }
@@ -49,7 +49,7 @@ pub(super) struct Rules {
 /// The data of the current command.
 #[derive(Debug, Default)]
 pub(super) struct Transfer {
-    pieces: Pieces,
+    pieces: DmaRanges,
 }
 
 impl Transfer {
@@ -60,7 +60,7 @@ impl Transfer {
         len: u64,
         rules: Rules,
         dma: &Dma<'_>,
-    ) -> Result<&[Piece], Status> {
+    ) -> Result<&[DmaRange], Status> {
         self.pieces.0.clear();
         if len > rules.bytes_max {
             return Err(INVALID_FIELD);

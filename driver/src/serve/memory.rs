@@ -28,7 +28,7 @@ pub(super) const PIECES_MAX: usize = 16 << 10;
 #[derive(Debug, Default)]
 pub(super) struct ClientMemory {
     table: DmaTable,
-    pieces: BTreeMap<u64, Piece>,
+    pieces: BTreeMap<u64, ClientMapping>,
     mappings: FragileMappings,
     /// Bytes that the controller may touch, without those on large pages.
     touchable_bytes: u64,
@@ -38,7 +38,7 @@ pub(super) struct ClientMemory {
 }
 
 #[derive(Debug)]
-struct Piece {
+struct ClientMapping {
     len: u64,
     /// Its part of [`ClientMemory::touchable_bytes`].
     touchable_bytes: u64,
@@ -98,7 +98,7 @@ impl ClientMemory {
         };
         let touchable_bytes = if mapping.is_some() { touchable_bytes } else { 0 };
         self.touchable_bytes += touchable_bytes;
-        self.pieces.insert(ask.address, Piece { len: ask.size, touchable_bytes, mapping });
+        self.pieces.insert(ask.address, ClientMapping { len: ask.size, touchable_bytes, mapping });
         Ok(())
     }
 

@@ -1,7 +1,7 @@
 //! Cuts transfers into contexts, the commands of the rings.
 //!
 //! A slice of a transfer is checked once, when [`Cut`] splits it: against its region, the namespace, and the limits of
-//! commands. This allocates nothing. A device's limits are its [`Shape`].
+//! commands. This allocates nothing. A device's limits are its [`CutLimits`].
 
 use adit_driver::spec::Lba;
 use adit_driver::transfer::{Direction, Slice};
@@ -31,7 +31,7 @@ pub struct Span {
 
 /// Limits that transfers to a device are checked against and split by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shape {
+pub struct CutLimits {
     pub lba_shift: u32,
     pub lba_count: u64,
     /// Most bytes of a command: whole LBAs.
@@ -42,26 +42,26 @@ pub struct Shape {
     pub address_mask: u64,
 }
 
-impl Shape {
+impl CutLimits {
     /// Limits `shape` to commands that a context can hold.
-    pub fn new(shape: Shape) -> Shape {
+    pub fn new(shape: CutLimits) -> CutLimits {
         assert!((9..=16).contains(&shape.lba_shift), "LBAs of 512 bytes to 64 KiB");
         assert!(shape.max_bytes >> shape.lba_shift >= 1, "a command holds an LBA");
         let max_bytes = shape.max_bytes.min(LBAS_MAX << shape.lba_shift);
-        Shape { max_bytes: max_bytes >> shape.lba_shift << shape.lba_shift, ..shape }
+        CutLimits { max_bytes: max_bytes >> shape.lba_shift << shape.lba_shift, ..shape }
     }
 }
 
 /// Splits runs on one device into contexts.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut<'a> {
-    shape: Shape,
+    shape: CutLimits,
     spans: &'a [Span],
     lba_mask: u64,
 }
 
 impl<'a> Cut<'a> {
-    pub fn new(shape: Shape, spans: &'a [Span]) -> Cut<'a> {
+    pub fn new(shape: CutLimits, spans: &'a [Span]) -> Cut<'a> {
         Cut { shape, spans, lba_mask: (1 << shape.lba_shift) - 1 }
     }
 
@@ -118,7 +118,7 @@ impl<'a> Cut<'a> {
     ) -> Filled {
         // The span was found by this number, and tables have at most as many regions as a context can name.
         let (region, is_write) = (slice.region as u16, direction == Direction::Write);
-        let Shape { lba_shift, max_bytes, boundary_lbas, .. } = self.shape;
+        let CutLimits { lba_shift, max_bytes, boundary_lbas, .. } = self.shape;
         let mut left = slice.bytes >> lba_shift;
         if slice.bytes <= max_bytes && boundary_lbas == 0 {
             return put(Context { address, place: Context::place(lba, left, region, is_write) });
@@ -155,7 +155,7 @@ impl<'a> Cut<'a> {
         let what = format!(
             "transfer {position} ({bytes} bytes at LBA {lba}, region {region}, offset {offset})"
         );
-        let Shape { lba_shift, lba_count, address_mask, .. } = self.shape;
+        let CutLimits { lba_shift, lba_count, address_mask, .. } = self.shape;
         let lbas = bytes >> lba_shift;
         let why = match self.spans.get(region as usize) {
             None => format!("the pool has {} regions", self.spans.len()),
@@ -193,8 +193,8 @@ mod tests {
         Span { address: 0x20_0000_0000, bytes: 4096 },
     ];
 
-    fn shape() -> Shape {
-        Shape {
+    fn shape() -> CutLimits {
+        CutLimits {
             lba_shift: 9,
             lba_count: 1 << 20,
             max_bytes: 64 << 10,
@@ -208,8 +208,8 @@ mod tests {
         LbaSlice { direction: Direction::Read, lba: Lba(lba), slice }
     }
 
-    fn contexts(shape: Shape, run: LbaSlice) -> Result<Vec<Context>> {
-        let (mut all, shape) = (Vec::new(), Shape::new(shape));
+    fn contexts(shape: CutLimits, run: LbaSlice) -> Result<Vec<Context>> {
+        let (mut all, shape) = (Vec::new(), CutLimits::new(shape));
         let cut = Cut::new(shape, &SPANS);
         cut.cut(5, run, |context| {
             all.push(context);
@@ -242,14 +242,14 @@ mod tests {
             let error = contexts(shape(), run).expect_err(named).to_string();
             assert!(error.contains(named) && error.contains("transfer 5"), "{error}");
         }
-        let vast = Shape { lba_count: u64::MAX, ..shape() };
+        let vast = CutLimits { lba_count: u64::MAX, ..shape() };
         let error = contexts(vast, read(1 << 40, 1, 0, 512)).expect_err("too far").to_string();
         assert!(error.contains("2^40"), "{error}");
     }
 
     #[test]
     fn a_command_never_has_more_lbas_than_a_context_counts() {
-        let shape = Shape { max_bytes: 1 << 30, ..shape() };
+        let shape = CutLimits { max_bytes: 1 << 30, ..shape() };
         let all = contexts(shape, read(7, 0, 0, 4 << 20)).expect("valid");
         assert_eq!(all.iter().map(|context| context.lbas()).collect::<Vec<_>>(), [4096, 4096]);
     }
@@ -260,7 +260,7 @@ mod tests {
             lba in 0u64..4096, lbas in 1u64..2000, offset in 0u64..100, max_lbas in 1u64..300,
             boundary_lbas in prop_oneof![Just(0u32), Just(8), Just(96), 1u32..500], is_write: bool,
         ) {
-            let shape = Shape { max_bytes: max_lbas << 9, boundary_lbas, ..shape() };
+            let shape = CutLimits { max_bytes: max_lbas << 9, boundary_lbas, ..shape() };
             let direction = if is_write { Direction::Write } else { Direction::Read };
             let run = LbaSlice { direction, ..read(lba, 0, offset * 4, lbas << 9) };
             let all = contexts(shape, run).expect("valid");

@@ -6,7 +6,7 @@
 
 use adit_driver::transfer::prebuilt::PrebuiltPrps;
 
-use crate::commands::cut::{Cut, Shape, Span};
+use crate::commands::cut::{Cut, CutLimits, Span};
 use crate::commands::layout::{Form, PAGE_BYTES, REGIONS_MAX, Region};
 use crate::error::{Error, Result};
 
@@ -17,7 +17,7 @@ const PRP_MASK: u64 = 3;
 
 #[derive(Debug)]
 pub struct MappingTable {
-    shape: Shape,
+    shape: CutLimits,
     spans: Vec<Span>,
     form: Form,
     regions: Vec<Region>,
@@ -28,9 +28,14 @@ impl MappingTable {
     ///
     /// # Errors
     /// [`Error::Invalid`] for more regions than a context can name.
-    pub fn sgl(shape: Shape, spans: Vec<Span>) -> Result<MappingTable> {
+    pub fn sgl(shape: CutLimits, spans: Vec<Span>) -> Result<MappingTable> {
         check(&spans)?;
-        Ok(MappingTable { shape: Shape::new(shape), spans, form: Form::Sgl, regions: Vec::new() })
+        Ok(MappingTable {
+            shape: CutLimits::new(shape),
+            spans,
+            form: Form::Sgl,
+            regions: Vec::new(),
+        })
     }
 
     /// Creates a table of regions with prebuilt PRP lists. `lists` returns the addresses of a region's two lists, or
@@ -39,12 +44,13 @@ impl MappingTable {
     /// # Errors
     /// As [`MappingTable::sgl`], and for a region without lists or one that begins inside a page.
     pub fn prp(
-        shape: Shape,
+        shape: CutLimits,
         spans: Vec<Span>,
         lists: impl Fn(usize) -> Option<[u64; 2]>,
     ) -> Result<MappingTable> {
         check(&spans)?;
-        let shape = Shape::new(Shape { address_mask: shape.address_mask | PRP_MASK, ..shape });
+        let shape =
+            CutLimits::new(CutLimits { address_mask: shape.address_mask | PRP_MASK, ..shape });
         let region = |(index, span): (usize, &Span)| region(index, *span, lists(index));
         let regions = spans.iter().enumerate().map(region).collect::<Result<_>>()?;
         Ok(MappingTable { shape, spans, form: Form::Prp, regions })
@@ -55,10 +61,10 @@ impl MappingTable {
     /// # Errors
     /// As [`MappingTable::sgl`].
     #[cfg(feature = "internals")]
-    pub fn without_lists(shape: Shape, spans: Vec<Span>, form: Form) -> Result<MappingTable> {
+    pub fn without_lists(shape: CutLimits, spans: Vec<Span>, form: Form) -> Result<MappingTable> {
         let shape = match form {
             Form::Sgl => shape,
-            Form::Prp => Shape {
+            Form::Prp => CutLimits {
                 max_bytes: shape.max_bytes.min(PAGE_BYTES),
                 address_mask: shape.address_mask | 3,
                 ..shape
@@ -69,7 +75,7 @@ impl MappingTable {
 
     /// Returns the splitter of transfers for this device; `lba_count` is the namespace's current size.
     pub fn cut(&self, lba_count: u64) -> Cut<'_> {
-        Cut::new(Shape { lba_count, ..self.shape }, &self.spans)
+        Cut::new(CutLimits { lba_count, ..self.shape }, &self.spans)
     }
 
     pub fn form(&self) -> Form {
@@ -126,8 +132,8 @@ mod tests {
 
     const LISTS: u64 = 1 << 40;
 
-    fn shape() -> Shape {
-        Shape {
+    fn shape() -> CutLimits {
+        CutLimits {
             lba_shift: 12,
             lba_count: 1 << 20,
             max_bytes: 128 << 10,

@@ -9,7 +9,7 @@ mod places;
 
 use crate::cuda::{Function, Gpu, Module};
 use crate::{Error, Result};
-use compiler::Form;
+use compiler::ImageForm;
 pub use compiler::compiler_version;
 use std::ffi::CStr;
 use std::sync::Arc;
@@ -54,8 +54,8 @@ pub fn compile(architecture: &str) -> Result<Compiled> {
 ///
 /// As [`compile`].
 pub fn compile_kernels(source: &str, architecture: &str) -> Result<Compiled> {
-    let (cubin, log) = compiler::compile(source, SOURCES, architecture, Form::Cubin)?;
-    let (ptx, _) = compiler::compile(source, SOURCES, architecture, Form::Ptx)?;
+    let (cubin, log) = compiler::compile(source, SOURCES, architecture, ImageForm::Cubin)?;
+    let (ptx, _) = compiler::compile(source, SOURCES, architecture, ImageForm::Ptx)?;
     Ok(Compiled {
         ptx: String::from_utf8_lossy(&ptx).trim_end_matches('\0').to_owned(),
         cubin,
@@ -138,15 +138,15 @@ impl Program {
 
 /// Architecture and form to compile.
 #[derive(Debug, PartialEq, Eq)]
-struct Target {
+struct ImageTarget {
     architecture: String,
-    form: Form,
+    form: ImageForm,
 }
 
 /// Returns the best target that a compiler for `architectures` (90 for 9.0) has for a GPU: machine code of the GPU's
 /// own architecture or of an older one with the same major number, which it runs as well; otherwise PTX, which the
 /// GPU's driver compiles.
-fn target((major, minor): (u32, u32), architectures: &[u32]) -> Result<Target> {
+fn target((major, minor): (u32, u32), architectures: &[u32]) -> Result<ImageTarget> {
     let own = major * 10 + minor;
     let older = architectures.iter().copied().filter(|&architecture| architecture <= own).max();
     let Some(best) = older else {
@@ -160,9 +160,9 @@ fn target((major, minor): (u32, u32), architectures: &[u32]) -> Result<Target> {
         ));
     };
     Ok(if best / 10 == major {
-        Target { architecture: format!("sm_{best}"), form: Form::Cubin }
+        ImageTarget { architecture: format!("sm_{best}"), form: ImageForm::Cubin }
     } else {
-        Target { architecture: format!("compute_{best}"), form: Form::Ptx }
+        ImageTarget { architecture: format!("compute_{best}"), form: ImageForm::Ptx }
     })
 }
 
@@ -180,11 +180,12 @@ mod tests {
     #[test]
     fn a_gpu_gets_code_of_its_own_architecture_or_the_nearest_it_runs() {
         let known = [75, 80, 86, 90, 100, 120];
-        let is = |architecture: &str, form| Target { architecture: architecture.to_owned(), form };
-        assert_eq!(target((9, 0), &known).unwrap(), is("sm_90", Form::Cubin));
-        assert_eq!(target((8, 9), &known).unwrap(), is("sm_86", Form::Cubin));
-        assert_eq!(target((10, 3), &known).unwrap(), is("sm_100", Form::Cubin));
-        assert_eq!(target((13, 0), &known).unwrap(), is("compute_120", Form::Ptx));
+        let is =
+            |architecture: &str, form| ImageTarget { architecture: architecture.to_owned(), form };
+        assert_eq!(target((9, 0), &known).unwrap(), is("sm_90", ImageForm::Cubin));
+        assert_eq!(target((8, 9), &known).unwrap(), is("sm_86", ImageForm::Cubin));
+        assert_eq!(target((10, 3), &known).unwrap(), is("sm_100", ImageForm::Cubin));
+        assert_eq!(target((13, 0), &known).unwrap(), is("compute_120", ImageForm::Ptx));
         assert!(target((7, 0), &known).unwrap_err().is_unavailable());
     }
 }

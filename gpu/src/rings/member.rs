@@ -3,7 +3,7 @@
 use adit_driver::Namespace;
 use adit_driver::transfer::SglSupport;
 
-use crate::commands::cut::{Shape, Span};
+use crate::commands::cut::{CutLimits, Span};
 use crate::commands::layout::Form;
 use crate::commands::table::MappingTable;
 use crate::error::Result;
@@ -17,10 +17,10 @@ pub(crate) struct Member {
     pub(crate) device: Device,
 }
 
-pub(crate) fn shape(namespace: &Namespace, address_mask: u64) -> Shape {
+pub(crate) fn shape(namespace: &Namespace, address_mask: u64) -> CutLimits {
     let limits = namespace.limits();
     assert_eq!(1 << limits.lba_shift, namespace.lba_bytes(), "one LBA size");
-    Shape {
+    CutLimits {
         lba_shift: limits.lba_shift,
         lba_count: namespace.lba_count(),
         max_bytes: limits.max_bytes,

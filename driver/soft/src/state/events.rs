@@ -16,7 +16,7 @@ pub(crate) const LOG_FIRMWARE: u8 = 3;
 pub(crate) const LOG_CHANGED_NAMESPACES: u8 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Event {
+struct PendingEvent {
     kind: u8,
     info: u8,
     log: u8,
@@ -25,7 +25,7 @@ struct Event {
 /// Pending events, and the requests that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Events {
-    waiting: Vec<Event>,
+    waiting: Vec<PendingEvent>,
     requests: Vec<Command>,
     /// By event type: the log of the last reported event until the host reads it; 0 for none.
     kept_back: [u8; 8],
@@ -36,7 +36,7 @@ pub(crate) struct Events {
 impl Events {
     /// Adds an event, unless the same one waits already.
     pub(crate) fn raise(&mut self, kind: u8, info: u8, log: u8) {
-        let event = Event { kind, info, log };
+        let event = PendingEvent { kind, info, log };
         if !self.waiting.contains(&event) {
             self.waiting.push(event);
         }
@@ -82,7 +82,7 @@ impl Events {
         if self.waiting.is_empty() || self.requests.is_empty() {
             return None;
         }
-        let is_free = |event: &Event| self.kept_back[usize::from(event.kind)] == 0;
+        let is_free = |event: &PendingEvent| self.kept_back[usize::from(event.kind)] == 0;
         let at = self.waiting.iter().position(is_free)?;
         let event = self.waiting.remove(at);
         self.kept_back[usize::from(event.kind)] = event.log;

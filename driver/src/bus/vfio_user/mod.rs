@@ -40,7 +40,7 @@ use vmm_sys_util::eventfd::EventFd;
 use zerocopy::IntoBytes;
 
 use self::connection::{Answer, Connection, Failure};
-use self::open::Shape;
+use self::open::DeviceShape;
 use self::wire::{Command, DmaMap, DmaUnmap, RegionAccess, SetIrqs};
 use super::clock::Clock;
 use super::iova::IovaSpace;
@@ -82,7 +82,7 @@ pub struct VfioUser {
     socket: PathBuf,
     options: Options,
     clock: Clock,
-    shape: Shape,
+    shape: DeviceShape,
     doorbells: MappedRuns,
     notices: Notices,
     /// Whether [`Bus::take_event`] reported the loss of the connection.

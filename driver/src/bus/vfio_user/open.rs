@@ -64,13 +64,13 @@ pub(super) fn why_not_connected(why: &io::Error, deadline: Duration) -> (String,
 
 /// Answers to the queries on opening.
 pub(super) struct Described {
-    pub(super) shape: Shape,
+    pub(super) shape: DeviceShape,
     pub(super) bar0: describe::ServerRegion,
 }
 
 /// Properties the driver relies on while it has the device.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shape {
+pub(super) struct DeviceShape {
     pub(super) limits: Limits,
     pub(super) can_reset: bool,
     pub(super) bar0_len: u64,
@@ -92,7 +92,7 @@ pub(super) fn describe_all(connection: &mut Connection) -> Answer<Described> {
         }
     }
     let [vectors, errors, requests] = irqs;
-    let shape = Shape {
+    let shape = DeviceShape {
         limits,
         can_reset: info.flags & wire::DEVICE_CAN_RESET != 0,
         bar0_len: bar0.len,

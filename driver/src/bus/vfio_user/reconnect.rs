@@ -14,7 +14,7 @@ use std::sync::atomic::Ordering;
 use vfio_bindings::bindings::vfio::{VFIO_PCI_ERR_IRQ_INDEX, VFIO_PCI_REQ_IRQ_INDEX};
 
 use super::connection::{Connection, Failure};
-use super::open::{self, Described, Shape};
+use super::open::{self, Described, DeviceShape};
 use super::{Addresses, Given, VfioUser, areas, describe, in_words, map_memory, set_irqs};
 use crate::error::{Error, Result};
 
@@ -57,10 +57,10 @@ fn refused(bus: &VfioUser, failure: Failure) -> Error {
 }
 
 /// Refuses a device that no longer fits what users of the bus hold.
-fn check_shape(bus: &VfioUser, new: &Shape) -> Result<()> {
+fn check_shape(bus: &VfioUser, new: &DeviceShape) -> Result<()> {
     let old = &bus.shape;
     let enough = new.limits.files >= old.limits.files && new.limits.dma_maps >= old.limits.dma_maps;
-    let same = Shape { limits: old.limits, ..new.clone() } == *old;
+    let same = DeviceShape { limits: old.limits, ..new.clone() } == *old;
     if enough && same {
         return Ok(());
     }

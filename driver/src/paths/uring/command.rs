@@ -17,8 +17,8 @@ use io_uring::{cqueue, opcode, squeue};
 use zerocopy::FromBytes;
 
 use super::passthrough::{self, Passthrough};
-use super::pieces::{Cutter, Piece};
-use super::ring::{FILE, Ring, Shape};
+use super::pieces::{CommandPiece, Cutter};
+use super::ring::{FILE, Ring, RingOptions};
 use super::{Encoding, KernelQueue, Registration, depth_max};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer, Region};
@@ -197,7 +197,7 @@ impl UringCmdDevice {
         memory: &[&Buffer],
         device: &str,
     ) -> Result<UringCmdQueue<B>> {
-        let shape = Shape {
+        let shape = RingOptions {
             device,
             fd: self.file.as_raw_fd(),
             polled: self.polled,
@@ -228,7 +228,7 @@ impl Namespace {
     }
 
     #[inline]
-    fn sqe(&self, piece: Piece, reads: bool, fua: bool, prinfo: Prinfo) -> Sqe {
+    fn sqe(&self, piece: CommandPiece, reads: bool, fua: bool, prinfo: Prinfo) -> Sqe {
         let count = LbaCount::new((piece.bytes / u64::from(self.lba_bytes)) as u32)
             .expect("a piece has 1 to 65536 LBAs");
         let lba = Lba(piece.at / u64::from(self.lba_bytes));

@@ -22,7 +22,7 @@ const USES: u32 = 4;
 const REGION_BYTES_MAX: usize = 1 << 30;
 
 #[derive(Debug)]
-struct Piece {
+struct LatePiece {
     start: usize,
     end: usize,
     slot: u16,
@@ -39,7 +39,7 @@ struct Candidate {
 /// The regions registered later, and candidates for registration.
 #[derive(Debug)]
 pub(super) struct LateMemory {
-    pieces: Vec<Piece>,
+    pieces: Vec<LatePiece>,
     free: Vec<u16>,
     /// Sorted by the address of the region's `Arc`.
     candidates: Vec<Candidate>,
@@ -124,7 +124,7 @@ impl LateMemory {
             "pieces lie beside each other: they are found by address"
         );
         let at = self.pieces.partition_point(|piece| piece.start < start);
-        self.pieces.insert(at, Piece { start, end, slot, region: Arc::downgrade(region) });
+        self.pieces.insert(at, LatePiece { start, end, slot, region: Arc::downgrade(region) });
         self.candidates.retain(|one| !std::ptr::eq(one.region.as_ptr(), Arc::as_ptr(region)));
     }
 
@@ -149,7 +149,7 @@ impl LateMemory {
     }
 
     fn remove(&mut self, which: impl Fn(&Weak<Region>) -> bool) -> Vec<u16> {
-        let gone = |piece: &mut Piece| which(&piece.region);
+        let gone = |piece: &mut LatePiece| which(&piece.region);
         self.pieces.extract_if(.., gone).map(|piece| piece.slot).collect()
     }
 

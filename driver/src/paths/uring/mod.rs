@@ -30,7 +30,7 @@ pub(super) use self::pieces::Cutter;
 pub use self::plain::UringQueue;
 
 use self::pieces::Join;
-use self::ring::{DEPTH_MAX, Registration, Ring, Shape};
+use self::ring::{DEPTH_MAX, Registration, Ring, RingOptions};
 use super::exclusive::Lock;
 use super::extent::ByteRange;
 use super::info::QueueOptions;
@@ -134,7 +134,7 @@ impl<B: IoBuffer, E: Encoding> KernelQueue<B, E> {
         encoding: E,
         options: &QueueOptions,
         splits: bool,
-        shape: Shape<'_>,
+        shape: RingOptions<'_>,
         lock: Option<Lock>,
     ) -> Result<KernelQueue<B, E>> {
         let depth = options.depth.clamp(1, depth_max(splits));

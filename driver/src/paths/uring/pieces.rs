@@ -14,7 +14,7 @@ pub(crate) struct Cutter {
 
 /// One command of a request: a run of bytes on the device, and its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Piece {
+pub(super) struct CommandPiece {
     /// Byte offset on the device.
     pub(super) at: u64,
     pub(super) bytes: u64,
@@ -23,7 +23,7 @@ pub(super) struct Piece {
     offset: u64,
 }
 
-impl Piece {
+impl CommandPiece {
     #[inline]
     pub(super) fn segment(&self) -> usize {
         self.segment
@@ -60,14 +60,14 @@ impl Cutter {
         self,
         at: u64,
         buffer: &B,
-    ) -> impl Iterator<Item = Piece> + '_ {
+    ) -> impl Iterator<Item = CommandPiece> + '_ {
         let mut before = at;
         (0..buffer.segment_count()).flat_map(move |segment| {
             let (len, start) = (buffer.segment(segment).len, before);
             before += len;
             (0..len).step_by(self.command_bytes_max as usize).map(move |offset| {
                 let bytes = self.command_bytes_max.min(len - offset);
-                Piece { at: start + offset, bytes, segment, offset }
+                CommandPiece { at: start + offset, bytes, segment, offset }
             })
         })
     }
@@ -122,7 +122,7 @@ mod tests {
         let cutter = Cutter { lba_bytes: 512, command_bytes_max: 5 * 512 };
         let mut first = allocate_for_host(24 * 512).expect("memory");
         let buffers = vec![first.split_off(11 * 512), first];
-        let pieces: Vec<Piece> = cutter.pieces(100 * 512, &buffers).collect();
+        let pieces: Vec<CommandPiece> = cutter.pieces(100 * 512, &buffers).collect();
         assert_eq!(cutter.count(&buffers), Ok(pieces.len()));
         let lbas: Vec<u64> = pieces.iter().map(|piece| piece.at / 512).collect();
         assert_eq!(lbas, [100, 105, 110, 113, 118, 123]);

@@ -12,7 +12,7 @@ use io_uring::types::FsyncFlags;
 use io_uring::{cqueue, opcode, squeue};
 
 use super::pieces::Cutter;
-use super::ring::{FILE, Ring, Shape};
+use super::ring::{FILE, Ring, RingOptions};
 use super::{Encoding, KernelQueue, Registration, depth_max};
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, IoBuffer};
@@ -78,7 +78,7 @@ impl UringDevice {
         memory: &[&Buffer],
         device: &str,
     ) -> Result<UringQueue<B>> {
-        let shape = Shape {
+        let shape = RingOptions {
             device,
             fd: self.file.fd(),
             polled: self.polled.is_some(),

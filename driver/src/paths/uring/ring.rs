@@ -65,7 +65,7 @@ impl Registration {
 }
 
 /// Options for creating a ring.
-pub(super) struct Shape<'a> {
+pub(super) struct RingOptions<'a> {
     /// The target, for messages.
     pub(super) device: &'a str,
     pub(super) fd: RawFd,
@@ -104,7 +104,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
     ///
     /// # Errors
     /// [`Error::Refused`] with a remedy.
-    pub(super) fn new(shape: &Shape<'_>, entries: u32) -> Result<Ring<S, C>> {
+    pub(super) fn new(shape: &RingOptions<'_>, entries: u32) -> Result<Ring<S, C>> {
         let refused = |error| refusal(shape.device, error);
         let (uring, is_enabled) = build::<S, C>(entries, shape.polled).map_err(refused)?;
         uring.submitter().register_files(&[shape.fd]).map_err(refused)?;
@@ -192,7 +192,7 @@ impl<S: squeue::EntryMarker, C: cqueue::EntryMarker> Ring<S, C> {
             return Ok(());
         }
         let start = region.start().as_ptr().expose_provenance();
-        let all = Piece { start, end: start + region.bytes() };
+        let all = MemoryPiece { start, end: start + region.bytes() };
         if !late.is_clear(all.start..all.end) {
             let why = "memory that overlaps registered memory is not registered a second time";
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
@@ -482,7 +482,7 @@ where
 /// [`Error::Refused`] with a remedy.
 fn register_allowed<S, C>(
     uring: &IoUring<S, C>,
-    shape: &Shape<'_>,
+    shape: &RingOptions<'_>,
 ) -> Result<(Registered, Option<LateMemory>)>
 where
     S: squeue::EntryMarker,
@@ -519,7 +519,7 @@ where
     S: squeue::EntryMarker,
     C: cqueue::EntryMarker,
 {
-    let pieces: Vec<_> = registered.pieces.iter().map(Piece::vector).collect();
+    let pieces: Vec<_> = registered.pieces.iter().map(MemoryPiece::vector).collect();
     let slots = u16::try_from(pieces.len()).ok().and_then(|first| {
         let end = first.checked_add(late_slots).filter(|end| *end <= SLOTS_MAX)?;
         let is_sparse = uring.submitter().register_buffers_sparse(end.into()).is_ok();
@@ -588,18 +588,18 @@ fn memory_refusal(device: &str, registered: &Registered, error: io::Error) -> Er
 #[derive(Default)]
 struct Registered {
     /// Sorted by address.
-    pieces: Vec<Piece>,
+    pieces: Vec<MemoryPiece>,
     /// Prevents reuse of the addresses while the kernel maps them to this memory.
     keep: Vec<Arc<Region>>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Piece {
+struct MemoryPiece {
     start: usize,
     end: usize,
 }
 
-impl Piece {
+impl MemoryPiece {
     fn vector(&self) -> libc::iovec {
         let iov_base = std::ptr::with_exposed_provenance_mut(self.start);
         libc::iovec { iov_base, iov_len: self.end - self.start }
@@ -611,9 +611,9 @@ impl Registered {
     fn of(buffers: &[&Buffer], piece_bytes: Option<u64>) -> Registered {
         let place = |buffer: &&Buffer| {
             let start = buffer.pointer(0).as_ptr().expose_provenance();
-            Piece { start, end: start + buffer.len() }
+            MemoryPiece { start, end: start + buffer.len() }
         };
-        let mut places: Vec<Piece> =
+        let mut places: Vec<MemoryPiece> =
             buffers.iter().filter(|buffer| !buffer.is_empty()).map(place).collect();
         places.sort_unstable();
         let pieces = match piece_bytes {
@@ -636,8 +636,8 @@ impl Registered {
 }
 
 /// Merges neighbours in sorted pieces.
-fn merged(pieces: Vec<Piece>) -> Vec<Piece> {
-    let mut merged: Vec<Piece> = Vec::with_capacity(pieces.len());
+fn merged(pieces: Vec<MemoryPiece>) -> Vec<MemoryPiece> {
+    let mut merged: Vec<MemoryPiece> = Vec::with_capacity(pieces.len());
     for piece in pieces {
         match merged.last_mut() {
             Some(last) if last.end == piece.start => last.end = piece.end,
@@ -648,20 +648,20 @@ fn merged(pieces: Vec<Piece>) -> Vec<Piece> {
 }
 
 /// Splits memory before and behind what may be huge pages: the kernel uses them as such only if a piece has no others.
-fn whole_pages(all: Piece) -> Vec<Piece> {
+fn whole_pages(all: MemoryPiece) -> Vec<MemoryPiece> {
     let (first, last) = (all.start.next_multiple_of(HUGE), all.end & !(HUGE - 1));
     if first >= last {
         return vec![all];
     }
     let bounds = [all.start, first, last, all.end];
-    let pieces = bounds.windows(2).map(|bounds| Piece { start: bounds[0], end: bounds[1] });
+    let pieces = bounds.windows(2).map(|bounds| MemoryPiece { start: bounds[0], end: bounds[1] });
     pieces.filter(|piece| piece.start < piece.end).collect()
 }
 
-fn cut(pieces: Vec<Piece>, bytes: usize) -> impl Iterator<Item = Piece> {
+fn cut(pieces: Vec<MemoryPiece>, bytes: usize) -> impl Iterator<Item = MemoryPiece> {
     pieces.into_iter().flat_map(move |piece| {
         let starts = (piece.start..piece.end).step_by(bytes);
-        starts.map(move |start| Piece { start, end: piece.end.min(start + bytes) })
+        starts.map(move |start| MemoryPiece { start, end: piece.end.min(start + bytes) })
     })
 }
 

@@ -27,7 +27,7 @@ const COMPILATION: u32 = 6;
 
 /// Output of NVRTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum ImageForm {
     Cubin,
     /// PTX text, zero-terminated.
     Ptx,
@@ -68,7 +68,7 @@ pub(super) fn compile(
     source: &str,
     headers: &[(&str, &str)],
     architecture: &str,
-    form: Form,
+    form: ImageForm,
 ) -> Result<(Vec<u8>, String)> {
     let nvrtc = nvrtc()?;
     let program = Source::new(nvrtc, source, headers)?;
@@ -146,13 +146,13 @@ impl Source {
         Ok(Source { nvrtc, raw })
     }
 
-    fn output(&self, form: Form) -> Result<Vec<u8>> {
+    fn output(&self, form: ImageForm) -> Result<Vec<u8>> {
         let nvrtc = self.nvrtc;
         match form {
-            Form::Cubin => {
+            ImageForm::Cubin => {
                 self.bytes(nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN, "nvrtcGetCUBIN")
             }
-            Form::Ptx => self.bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, "nvrtcGetPTX"),
+            ImageForm::Ptx => self.bytes(nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX, "nvrtcGetPTX"),
         }
     }
 

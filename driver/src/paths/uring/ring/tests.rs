@@ -67,7 +67,7 @@ fn all_memory_is_registered_or_none() {
     let ring = |count: usize| {
         let memory: Vec<&Buffer> = pieces.iter().take(count).collect();
         let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
-        Ring::<squeue::Entry, cqueue::Entry>::new(&Shape { memory: &memory, ..shape(fd) }, 1)
+        Ring::<squeue::Entry, cqueue::Entry>::new(&RingOptions { memory: &memory, ..shape(fd) }, 1)
     };
     // Within a user's limit of locked memory, at a page each.
     let some = ring(1200).expect("a ring");
@@ -90,8 +90,9 @@ fn memory_of_which_the_kernel_takes_only_some_is_refused() {
     };
     let fd = std::os::fd::AsRawFd::as_raw_fd(&file);
     let memory = [&good, &bad];
-    let ring =
-        || Ring::<squeue::Entry, cqueue::Entry>::new(&Shape { memory: &memory, ..shape(fd) }, 1);
+    let ring = || {
+        Ring::<squeue::Entry, cqueue::Entry>::new(&RingOptions { memory: &memory, ..shape(fd) }, 1)
+    };
     protect(libc::PROT_NONE);
     let refused = ring().map(drop);
     protect(libc::PROT_READ | libc::PROT_WRITE);
@@ -101,7 +102,7 @@ fn memory_of_which_the_kernel_takes_only_some_is_refused() {
 #[test]
 fn pages_before_and_behind_huge_ones_are_pieces_of_their_own() {
     let split = |start, end| {
-        let pieces = whole_pages(Piece { start, end });
+        let pieces = whole_pages(MemoryPiece { start, end });
         pieces.iter().map(|piece| (piece.start, piece.end)).collect::<Vec<_>>()
     };
     let (first, last) = (HUGE, 5 * HUGE);
@@ -113,7 +114,7 @@ fn pages_before_and_behind_huge_ones_are_pieces_of_their_own() {
 
 #[test]
 fn a_long_piece_is_cut_into_what_can_be_registered() {
-    let long = Piece { start: 4096, end: 4096 + 2 * PIECE_BYTES_MAX + 5 };
+    let long = MemoryPiece { start: 4096, end: 4096 + 2 * PIECE_BYTES_MAX + 5 };
     let pieces: Vec<_> = cut(vec![long], PIECE_BYTES_MAX).collect();
     assert_eq!(pieces.len(), 3);
     assert_eq!((pieces[0].start, pieces[2].end), (long.start, long.end));
@@ -144,9 +145,16 @@ fn reading(
     (ring, pipe, other_end)
 }
 
-fn shape(fd: RawFd) -> Shape<'static> {
+fn shape(fd: RawFd) -> RingOptions<'static> {
     let registration = &Registration::Required;
-    Shape { device: "a test", fd, polled: false, memory: &[], piece_bytes: None, registration }
+    RingOptions {
+        device: "a test",
+        fd,
+        polled: false,
+        memory: &[],
+        piece_bytes: None,
+        registration,
+    }
 }
 
 #[test]

@@ -45,6 +45,7 @@ mod staged;
 pub mod internals;
 
 pub use adit_driver::transfer::{Direction, Slice, Transfer};
+
 /// The version whose streams and events [`Stream::from_cudarc`] and [`Event::from_cudarc`] take.
 pub use cudarc;
 

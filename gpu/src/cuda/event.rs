@@ -120,7 +120,7 @@ impl Drop for Event {
             return;
         }
         let Ok(_bound) = self.gpu.bind() else { return };
-        // SAFETY: it was made here; work that waits for it goes on.
+        // SAFETY: it was made here; CUDA lets work that waits for it continue.
         let result = unsafe { (self.gpu.cuda().cuEventDestroy_v2)(self.raw) };
         if result != code::SUCCESS {
             tracing::warn!(result, "an event was not destroyed");

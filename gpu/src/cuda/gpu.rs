@@ -371,7 +371,7 @@ fn text(
     call: &'static str,
 ) -> Result<String> {
     let mut bytes = [0u8; 256];
-    // SAFETY: it writes as many bytes as it is told at most; the last stays zero.
+    // SAFETY: it writes at most the number of bytes passed; the last stays zero.
     let result = unsafe { function(bytes.as_mut_ptr().cast(), bytes.len() as c_int - 1, device) };
     cuda.check("ask what the GPU is", call, result)?;
     let text = CStr::from_bytes_until_nul(&bytes).expect("the last byte is zero");

@@ -36,8 +36,8 @@ pub struct HostCopies {
 }
 
 impl HostCopies {
-    /// Allocates `bytes` of the GPU's memory, zeroed. A copy may take as long as `timeout`, which is much longer than any
-    /// does (60 s): what it has not ended by then cannot be taken back from the GPU, and the process is aborted.
+    /// Allocates `bytes` of the GPU's memory, zeroed. A copy may take as long as `timeout`, much longer than any copy
+    /// does (60 s): a copy that has not ended by then cannot be taken back from the GPU, and the process is aborted.
     ///
     /// # Errors
     ///

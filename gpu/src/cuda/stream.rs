@@ -17,7 +17,8 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
-/// Which stream's work goes first.
+
+/// The order of streams: work of a stream with a higher priority starts first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Priority {
     /// Before all others.

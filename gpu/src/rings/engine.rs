@@ -161,7 +161,7 @@ impl RingEngine {
         beside.check(&self.streams, kernel, rings.prepare_marker())
     }
 
-    /// Waits until a kernel that was told to stop has ended, and what was launched beside it.
+    /// Waits until a stopping kernel has ended, and the work launched beside it.
     fn await_end(&self, beside: Option<&Beside>) -> Result<()> {
         self.control.synchronize(STOP_WITHIN)?;
         beside.map_or(Ok(()), |beside| beside.await_end(&self.streams, STOP_WITHIN))

@@ -36,7 +36,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const PATIENCE: Duration = Duration::from_secs(20);
 const WHAT: &str = "commands of the GPU's own";
 
-/// What a proof needs besides a device and a queue on it.
+/// The inputs of a proof besides a device and a queue on it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Prover<'a> {
     pub(crate) gpu: &'a Arc<Gpu>,

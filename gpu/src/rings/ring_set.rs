@@ -382,7 +382,7 @@ impl Rings {
 /// Asks a controller to abort a command of a ring.
 ///
 /// # Errors
-/// The driver's: without an answer, the controller goes out of service.
+/// The driver's error: without an answer, the controller goes out of service.
 pub(crate) fn abort(controller: &Controller, qid: Qid, cid: Cid) -> Result<()> {
     // SAFETY: Abort transfers nothing, names no memory, and the queue is not one that the driver drives.
     unsafe { controller.admin("Abort", Sqe::abort(qid, cid), None) }?;

@@ -1,7 +1,7 @@
 //! Checksums of bytes in the pool, compared by the GPU.
 //!
-//! What rings read bypasses the store, so only its checksums tell whether it is what was put. A kernel in a stream of the
-//! caller's, behind the wait for the data, computes the CRC-32C of each check and compares it with the expected one
+//! Rings read data without the store, so only the store's checksums show whether the bytes are those that were put. A
+//! kernel in a stream of the caller's, behind the wait for the data, computes the CRC-32C of each check and compares it with the expected one
 //! (`gpu/device/checksum.h`); the CPU sees a verdict for each, never the bytes.
 //!
 //! Checks, segments and verdicts lie in slots of pinned memory that is allocated once: CUDA may not allocate behind a
@@ -49,7 +49,7 @@ const _: () = assert!(size_of::<VerifyArguments>() <= CHECKS_AT && SLOT_BYTES.is
 /// Bytes of the pool, and the checksum that they should have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Check<S> {
-    /// The bytes: slices of the pool, in order, of which the checksum is one.
+    /// The bytes: slices of the pool, in order, which have one checksum together.
     pub slices: S,
     /// CRC-32C (Castagnoli, RFC 3720).
     pub crc32c: u32,

@@ -1,4 +1,4 @@
-//! What a lane needs from a GPU: ordered copies, a word written after them, and to know when they are over.
+//! The copy engine that a lane needs from a GPU: ordered copies, a word written after them, and when they are over.
 //!
 //! A lane knows copies only by this trait, so that it runs on a GPU, on the emulated one and on a test's own, whose
 //! copies take as long as the test says. Requests on one stream execute in order; streams do not wait for each other.

@@ -1,4 +1,4 @@
-//! What a thread of the staged engine does: it turns a lane per device.
+//! A thread of the staged engine: turns a lane for each device.
 
 use std::any::Any;
 use std::sync::mpsc::Receiver;

@@ -10,6 +10,7 @@ use crate::state::events::{
     LOG_CHANGED_NAMESPACES, LOG_FIRMWARE, LOG_SMART, TYPE_NOTICE, TYPE_SMART,
 };
 use crate::status::{Answer, EVENT_LIMIT_EXCEEDED, Reply};
+
 /// Asynchronous Event Configuration: SMART critical warnings by their bits, namespace and
 /// firmware activation notices.
 const CONFIG_WARNINGS: u32 = 0xff;

@@ -28,6 +28,7 @@ use super::command::{Command, Pointer};
 use super::controller::Controller;
 use super::memory::Dma;
 use super::status::{Answer, DONE, INVALID_FIELD, INVALID_OPCODE};
+
 impl Controller {
     pub(super) fn admin(&mut self, command: &Command, dma: &Dma<'_>) -> Answer {
         // Over PCIe, admin commands use PRPs and are never fused (Base 2.0 section 3.3.3.1).

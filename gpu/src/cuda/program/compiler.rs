@@ -77,7 +77,7 @@ pub(super) fn compile(
     let options =
         [&architecture, "-std=c++17", "-default-device", "--ptxas-options=-v"].map(zero_ended);
     let options = options.each_ref().map(|option| option.as_ptr());
-    // SAFETY: as many texts as it is told, which end with zeroes and live until it returns.
+    // SAFETY: as many texts as passed, which end with zeroes and live until it returns.
     let result = unsafe {
         (nvrtc.nvrtcCompileProgram)(program.raw, options.len() as c_int, options.as_ptr())
     };
@@ -131,7 +131,7 @@ impl Source {
         let (names, texts) = ((pointers(&names), names), (pointers(&texts), texts));
         let count = headers.len() as c_int;
         let mut raw: nvrtcProgram = ptr::null_mut();
-        // SAFETY: as many texts as it is told, which end with zeroes and are copied before it returns.
+        // SAFETY: as many texts as passed, which end with zeroes and are copied before it returns.
         let result = unsafe {
             (nvrtc.nvrtcCreateProgram)(
                 &mut raw,

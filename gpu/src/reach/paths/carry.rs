@@ -1,6 +1,6 @@
 //! Proof that a path carries data.
 //!
-//! That memory can be mapped says nothing of PCIe: a root complex may drop writes between its ports, and access control
+//! A mapping proves nothing about PCIe: a root complex may drop writes between its ports, and access control
 //! services may send reads where nothing answers. So the controller reads an LBA into the memory, by a queue that the
 //! CPU drives. The memory held other bytes before, and afterwards what the GPU has there is compared with what the host
 //! reads. A controller with Compare then reads that memory back, which writes nothing to the medium.
@@ -65,7 +65,7 @@ pub(super) fn once(
     mapped: &Arc<Mapped>,
 ) -> Result<Carried> {
     let Some(namespace) = first_namespace(controller) else { return Ok(Carried::Nothing) };
-    // What the host cannot read either, or without a queue, shows nothing of the path.
+    // An LBA that the host cannot read either, and a queue that cannot be made, say nothing about the path.
     let expected = host_copy(controller, &namespace, Lba(0));
     let queue = Queue::new(controller, &namespace, block, mapped);
     match (expected, queue) {

@@ -74,18 +74,6 @@ pub enum Error {
         /// What to do.
         fix: &'static str,
     },
-    /// A drive, file or GPU of a run's tensors failed ([`crate::tensors`]).
-    #[error("{device}: {what}: {why}; {fix}")]
-    Tensors {
-        /// The device, or the file.
-        device: String,
-        /// What failed.
-        what: String,
-        /// The reason, from the system where it gives one.
-        why: String,
-        /// What to do.
-        fix: &'static str,
-    },
     /// A thread of the store has panicked. Its shards are out of reach, and the media are as after a crash of the
     /// process: close the store and open it again.
     #[error(
@@ -245,16 +233,6 @@ fn conflict(found: Option<Version>) -> String {
 }
 
 impl Error {
-    pub(crate) fn tensors(
-        device: impl ToString,
-        what: impl ToString,
-        why: impl ToString,
-        fix: &'static str,
-    ) -> Error {
-        let (device, what, why) = (device.to_string(), what.to_string(), why.to_string());
-        Error::Tensors { device, what, why, fix }
-    }
-
     /// Creates the error of the calling thread, which has panicked.
     pub(crate) fn died(why: &str) -> Error {
         let thread = std::thread::current();

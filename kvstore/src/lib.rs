@@ -44,7 +44,6 @@
 //! | [`driver`] | the driver's types, so that a server needs no other crate |
 //! | [`Local`], [`shard`] | the same store on the caller's own thread: requests, outcomes, failures |
 //! | [`evict`] | writing your own eviction policy |
-//! | [`tensors`] | KV tensors of one run that exceed memory, without keys: page cache and drive side by side |
 //! | [`memory`] | how much memory this process may use |
 //! | [`stream`], [`Store::export`], [`Store::import`] | backups, and moving objects to other stores |
 //! | [`survey`] | inspecting the media without opening the store |
@@ -71,7 +70,6 @@
 //! | `stream` | the format of a stream of objects, for backups and moving |
 //! | `shard` | one part of the store with a single owner, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
-//! | `tensors` | beside the store: KV tensors of one inference run, without keys |
 //!
 //! The feature `internals` exports parts of these folders to the simulation, the fuzz targets and the benchmarks.
 //! They change without notice.
@@ -95,7 +93,6 @@ pub mod shard;
 mod space;
 pub mod store;
 pub mod stream;
-pub mod tensors;
 mod version;
 
 /// Parts of the store for its simulation, fuzz targets and benchmarks. They change without notice.

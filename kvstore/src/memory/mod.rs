@@ -1,16 +1,16 @@
 //! How much memory this process may use: what the machine has available, and what control groups leave of it.
 //!
 //! A [`Probe`] reads a [`Memory`] from `/proc` and the files of the process's own control group and of all groups above
-//! it, of both versions. [`budget`] is a pure function of it, equations 1 and 2 of Dual-Blade. Two parts of this crate
-//! follow it: [`tensors`](crate::tensors), which leaves the budget to the page cache, and the memory tier of a
-//! [`Store`](crate::Store), whose size `elastic` decides.
+//! it, of both versions. [`budget`] is a pure function of it, equations 1 and 2 of Dual-Blade. Two caches follow it:
+//! the memory tier of a [`Store`](crate::Store), whose size `elastic` decides, and the layers that a run of the crate
+//! `adit-tensors` keeps in the page cache.
 
 mod elastic;
 mod pressure;
 mod probe;
 
 pub(crate) use elastic::Elastic;
-pub(crate) use pressure::Strain;
+pub use pressure::Strain;
 pub use probe::Probe;
 #[cfg(test)]
 pub(crate) use probe::tests::Machine;

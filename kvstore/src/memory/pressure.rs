@@ -33,15 +33,15 @@ impl Waited {
     }
 }
 
-/// What tasks that wait for memory demand of a cache.
+/// What a cache owes to tasks that wait for memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Strain {
+pub enum Strain {
     /// Nothing.
     #[default]
     None,
-    /// That it does not grow.
+    /// It must not grow.
     Hold,
-    /// That it becomes smaller by a step.
+    /// It must shrink by a step.
     Yield,
 }
 

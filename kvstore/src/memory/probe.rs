@@ -104,10 +104,10 @@ impl Probe {
         files.find_map(|file| Waited::parse(&fs::read_to_string(file).ok()?))
     }
 
-    /// Evaluates how long tasks have waited for `memory`, since the last evaluations.
-    pub(crate) fn strain(&mut self, memory: &Memory) -> Strain {
+    /// Evaluates how long tasks have waited for `memory` between earlier calls and `now`.
+    pub fn strain(&mut self, memory: &Memory, now: Instant) -> Strain {
         let waited = self.waited(memory);
-        waited.map_or(Strain::None, |waited| self.pressure.evaluate(waited, Instant::now()))
+        waited.map_or(Strain::None, |waited| self.pressure.evaluate(waited, now))
     }
 }
 
@@ -331,7 +331,7 @@ pub(crate) mod tests {
         let mut probe = machine.mounted("0::/a\n", &[("/", "cg", "cgroup2 cgroup2 rw")]);
         let memory = probe.memory().expect("memory");
         assert_eq!(probe.waited(&memory), None, "the kernel does not measure it");
-        assert_eq!(probe.strain(&memory), Strain::None);
+        assert_eq!(probe.strain(&memory, Instant::now()), Strain::None);
         let text = |some: u64, full: u64| format!("some total={some}\nfull total={full}\n");
         let of = |some, full| Waited::parse(&text(some, full));
         machine.put("proc/pressure/memory", &text(90, 40));

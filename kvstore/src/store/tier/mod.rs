@@ -11,6 +11,7 @@ mod tests;
 use std::cmp::Ordering;
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{MutexGuard, PoisonError};
+use std::time::Instant;
 
 use adit_driver::{Buffer, Device};
 
@@ -162,7 +163,8 @@ impl Core {
             size.is_unknown = self.shrink_tier(&mut size, bytes_max).is_err();
         }
         let (before, TierSize { elastic, bytes, probe, .. }) = (size.bytes, &mut *size);
-        let strain = probe.as_mut().map_or(Strain::None, |probe| probe.strain(&memory));
+        let strain =
+            probe.as_mut().map_or(Strain::None, |probe| probe.strain(&memory, Instant::now()));
         let wanted = elastic.evaluate(*bytes, &memory, strain);
         let changed = match wanted.cmp(bytes) {
             Ordering::Less => self.shrink_tier(&mut size, wanted).map(drop),

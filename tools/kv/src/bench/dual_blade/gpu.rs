@@ -9,7 +9,7 @@ use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use adit_gpu::HostCopies;
-use adit_kvstore::tensors::{Gpu, ModelGpu, RunOptions, TensorId};
+use adit_tensors::{Gpu, ModelGpu, RunOptions, TensorId};
 
 use crate::failure::{Failure, Result};
 
@@ -102,7 +102,7 @@ pub(super) fn check(ordinal: u32) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use adit_kvstore::tensors::{Model, Shape};
+    use adit_tensors::{Model, Shape};
 
     use super::*;
 

@@ -2,9 +2,10 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | `options` | the command line, and what to run |
+//! | `options`, `configuration` | the command line, and what to run |
 //! | `cgroup` | the memory limit of a run |
 //! | `child` | the process of a run, and its loop |
+//! | `baseline` | the files of `mmap` and `fadvise`, with which Dual-Blade is compared |
 //! | `gpu` | a run's side of a real GPU |
 //! | `outcome` | what a run measured |
 //! | `report`, `picture` | the report |
@@ -13,8 +14,10 @@
 //! next. Configurations take turns in an order in which each follows each other one equally often, after a rest: the
 //! system frees the last run's blocks, and a drive that wrote may be slower for a while.
 
+mod baseline;
 mod cgroup;
 mod child;
+mod configuration;
 mod gpu;
 mod options;
 mod outcome;
@@ -27,13 +30,12 @@ use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
 use std::thread;
 use std::time::Duration;
 
-use adit_kvstore::tensors::Configuration;
-
 pub(super) use options::{Task, TensorArgs};
 
 use self::cgroup::Cgroup;
 use self::child::Loop;
-use self::options::{Configurations, Plan};
+use self::configuration::{Configuration, Configurations};
+use self::options::Plan;
 use self::outcome::{Line, Outcome};
 use self::report::{Report, Run};
 use super::options::KvBenchArgs;
@@ -45,9 +47,6 @@ use crate::output::Output;
 
 /// Interval between looks at an interrupt.
 const LOOK: Duration = Duration::from_millis(100);
-/// The rest before a run lasts as long as its set takes at this rate, in bytes per second, and at most REST_MAX.
-const REST_RATE: f64 = 1e9;
-const REST_MAX: Duration = Duration::from_secs(2);
 
 /// Runs the command.
 ///
@@ -58,7 +57,7 @@ pub(super) fn run(args: &KvBenchArgs, task: Task) -> Result<()> {
     let plan = Plan::of(tensors, task, args.model.as_deref(), &args.store)?;
     if let Some(Configurations::One(configuration)) = tensors.child {
         let (h2d, gpu, stamps, ahead) = (tensors.h2d, tensors.gpu, args.verify, tensors.ahead);
-        let loops = Loop { h2d, gpu, stamps, ahead };
+        let loops = Loop { configuration, h2d, gpu, stamps, ahead };
         return child::run(plan.options(configuration, args.size), &loops);
     }
     tensors.gpu.map_or(Ok(()), gpu::check)?;
@@ -164,14 +163,14 @@ impl One<'_> {
         let program = std::env::current_exe().map_err(Failure::failed)?;
         let mut command = Command::new(program);
         command.args(std::env::args_os().skip(1));
-        command.arg(format!("--child={}", options::name(self.configuration)));
+        command.arg(format!("--child={}", self.configuration.name()));
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
         command.spawn().map_err(|why| Failure::failed(format!("start a run: {why}")))
     }
 
     /// Takes notice of an iteration that ended.
     fn note(&mut self, number: u32, group: Option<&Cgroup>) -> Result<()> {
-        let (name, round) = (options::name(self.configuration), self.round + 1);
+        let (name, round) = (self.configuration.name(), self.round + 1);
         let limit = self
             .limit
             .map_or(String::new(), |limit| format!(" with {}", human::bytes(limit as f64)));
@@ -187,7 +186,7 @@ impl One<'_> {
     }
 
     fn failed(&self, why: &str) -> Failure {
-        Failure::failed(format!("{}: {why}", options::name(self.configuration)))
+        Failure::failed(format!("{}: {why}", self.configuration.name()))
     }
 }
 

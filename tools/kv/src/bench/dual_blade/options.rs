@@ -6,16 +6,19 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use adit_driver::Target;
-use adit_kvstore::tensors::{Configuration, Extent, Model, RunOptions, Shape};
+use adit_tensors::{Extent, Knob, Model, RunOptions, Shape};
 use clap::Args;
 
-use super::{REST_MAX, REST_RATE};
+use super::configuration::{Configuration, Configurations};
 use crate::bench::kept;
 use crate::failure::{Failure, Result};
 use crate::{human, store, units};
 
 /// Memory of a run beside what it pins.
 const PROCESS_BYTES: u64 = 32 << 20;
+/// The rest before a run lasts as long as its set takes at this rate, in bytes per second, and at most REST_MAX.
+const REST_RATE: f64 = 1e9;
+const REST_MAX: Duration = Duration::from_secs(2);
 
 /// Options of dual-blade and of the tasks of its table VI
 #[derive(Args, Clone, Debug)]
@@ -69,7 +72,7 @@ pub(in crate::bench) struct TensorArgs {
     #[arg(long, value_name = "ITERATION", requires = "memory_limit")]
     pub(super) halve_after: Option<u32>,
 
-    /// Where files go: all tensors, or with --store those of group 1; the system's folder for temporary files by default
+    /// Where files go: all tensors, or with --store those of cached layers; the system's folder for temporary files by default
     #[arg(long, value_name = "FOLDER")]
     folder: Option<PathBuf>,
 
@@ -139,42 +142,6 @@ impl FromStr for Limit {
     }
 }
 
-/// One configuration, or all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Configurations {
-    All,
-    One(Configuration),
-}
-
-impl Configurations {
-    fn list(self) -> Vec<Configuration> {
-        match self {
-            Configurations::All => Configuration::ALL.map(|(_, one)| one).to_vec(),
-            Configurations::One(one) => vec![one],
-        }
-    }
-}
-
-impl FromStr for Configurations {
-    type Err = String;
-
-    fn from_str(text: &str) -> std::result::Result<Configurations, String> {
-        if text == "all" {
-            return Ok(Configurations::All);
-        }
-        let found = Configuration::ALL.into_iter().find(|(name, _)| *name == text);
-        found.map(|(_, one)| Configurations::One(one)).ok_or_else(|| {
-            format!("'{text}' is not a configuration: use all, mmap, fadvise, direct or dual")
-        })
-    }
-}
-
-/// Returns the name of a configuration.
-pub(super) fn name(configuration: Configuration) -> &'static str {
-    let found = Configuration::ALL.into_iter().find(|(_, one)| *one == configuration);
-    found.expect("every configuration has a name").0
-}
-
 fn scale(text: &str) -> std::result::Result<f64, String> {
     let scale = text.parse().ok().filter(|scale| (0.001..=10.0).contains(scale));
     scale.ok_or_else(|| format!("'{text}' is not a share from 0.001 to 10"))
@@ -201,7 +168,7 @@ impl Plan {
         model: Option<&str>,
         targets: &[Target],
     ) -> Result<Plan> {
-        let model = Model::named(model.unwrap_or(Model::OPT_6_7B.name))?;
+        let model = Model::named(model.unwrap_or(Model::OPT_6_7B.name)).map_err(Failure::usage)?;
         let answer = args.r#gen.unwrap_or(task.answer);
         let prompt = scaled(args.prompt.unwrap_or(task.prompt), answer, args.scale);
         let mut configurations: Vec<Configuration> = Vec::new();
@@ -213,9 +180,9 @@ impl Plan {
         let target = match targets {
             [] => None,
             [one] => Some(one.clone()),
-            _ => return Err(Failure::usage("group 2 lies on one device; give --store once")),
+            _ => return Err(Failure::usage("direct layers lie on one device; give --store once")),
         };
-        let shape = Shape::new(model, args.batch, prompt, answer)?;
+        let shape = Shape::new(model, args.batch, prompt, answer).map_err(Failure::usage)?;
         let (folder, copy_threads) = (args.folder.clone(), args.copy_threads);
         let plan = Plan { shape, configurations, folder, target, copy_threads };
         plan.check_halving(args)?;
@@ -266,20 +233,21 @@ impl Plan {
         std::thread::sleep(time.min(REST_MAX));
     }
 
-    /// Returns the options of a run.
+    /// Returns the options of a run. Those of `mmap` and `fadvise` lack the file that takes the place of the target
+    /// ([`super::baseline`]).
     pub(super) fn options(
         &self,
         configuration: Configuration,
         file_bytes: Option<u64>,
     ) -> RunOptions {
         let defaults = RunOptions::new(self.shape);
-        let uses_target = matches!(configuration, Configuration::Direct | Configuration::Dual);
-        let target = self.target.clone().filter(|_| uses_target);
+        let target = self.target.clone().filter(|_| configuration.is_direct());
+        let all_direct = matches!(configuration, Configuration::Direct | Configuration::Mmap);
         RunOptions {
-            configuration,
             folder: self.folder.clone().or(defaults.folder.clone()),
             copy_threads: self.copy_threads,
             extent: target.map(|target| Extent { file_bytes, ..Extent::new(target) }),
+            knob: if all_direct { Knob::Bytes(0) } else { defaults.knob },
             ..defaults
         }
     }
@@ -327,13 +295,5 @@ mod tests {
             assert!((set / gigabytes - 1.0).abs() < 0.01, "{name}: {set}");
         }
         assert_eq!(Task::named("dual"), None);
-    }
-
-    #[test]
-    fn configurations_are_named_one_by_one_or_all() {
-        assert_eq!("all".parse::<Configurations>().expect("all").list().len(), 4);
-        let dual = "dual".parse::<Configurations>().expect("it is one");
-        assert_eq!(dual.list().into_iter().map(name).collect::<Vec<_>>(), ["dual"]);
-        assert!("best".parse::<Configurations>().expect_err("none").contains("fadvise"));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_kvstore::tensors::{Figures, GroupStats, RunStats};
+use adit_tensors::{Figures, GroupStats, RunStats};
 use serde::{Deserialize, Serialize};
 
 /// A line of the child's.
@@ -24,13 +24,13 @@ pub(super) struct Outcome {
     pub(super) decode_s: f64,
     /// Each decode iteration.
     pub(super) iterations_s: Vec<f64>,
-    /// Layers of group 1 after each decode iteration.
+    /// Cached layers after each decode iteration.
     pub(super) cached_layers: Vec<u32>,
     /// The share of the bytes read in decode that came from memory, if the kernel said so.
     pub(super) hit_ratio: Option<f64>,
-    /// The share of the bytes read of group 1 that had been in memory and were evicted.
+    /// The share of the bytes read of cached layers that had been in memory and were evicted.
     pub(super) refault_ratio: Option<f64>,
-    /// The share of direct commands of group 2 that start where the last one of their stream ended.
+    /// The share of direct commands that start where the last one of their stream ended.
     pub(super) sequentiality: Option<f64>,
     pub(super) moved_bytes: u64,
     pub(super) prefill_write: Moves,
@@ -50,14 +50,15 @@ pub(super) struct Moves {
 }
 
 impl Outcome {
-    /// Gathers the figures of a run.
+    /// Gathers the figures of a run. Without `is_direct`, no command of it went past the page cache.
     pub(super) fn of(
         stats: &RunStats,
+        is_direct: bool,
         prefill: Duration,
         iterations: &[(Duration, u32)],
     ) -> Outcome {
         let moves = |which: fn(&GroupStats) -> &Figures| {
-            Moves::of([&stats.group1, &stats.group2].map(which))
+            Moves::of([&stats.cached, &stats.direct].map(which), is_direct)
         };
         let seconds: Vec<f64> = iterations.iter().map(|(took, _)| took.as_secs_f64()).collect();
         Outcome {
@@ -67,7 +68,7 @@ impl Outcome {
             cached_layers: iterations.iter().map(|(_, cached)| *cached).collect(),
             hit_ratio: stats.hit_ratio(),
             refault_ratio: stats.refault_ratio(),
-            sequentiality: sequentiality(&stats.group2),
+            sequentiality: sequentiality(&stats.direct).filter(|_| is_direct),
             moved_bytes: stats.moved_bytes,
             prefill_write: moves(|group| &group.prefill_write),
             decode_read: moves(|group| &group.decode_read),
@@ -85,7 +86,7 @@ fn sequentiality(group: &GroupStats) -> Option<f64> {
 }
 
 impl Moves {
-    fn of(groups: [&Figures; 2]) -> Moves {
+    fn of(groups: [&Figures; 2], is_direct: bool) -> Moves {
         let tensors: u64 = groups.iter().map(|figures| figures.latency.count()).sum();
         let total: f64 = groups
             .iter()
@@ -96,7 +97,7 @@ impl Moves {
             tensors,
             average_s: if tensors == 0 { 0.0 } else { total / tensors as f64 },
             p99_s: p99.unwrap_or_default().as_secs_f64(),
-            busy_share: busy_share(groups),
+            busy_share: busy_share(groups).filter(|_| is_direct),
         }
     }
 }

@@ -1,11 +1,10 @@
 //! The picture: prefill, decode and hit ratio over the memory limit, a line for each configuration.
 
-use adit_kvstore::tensors::Configuration;
 use plotters::coord::Shift;
 use plotters::drawing::DrawingAreaErrorKind;
 use plotters::prelude::*;
 
-use super::options;
+use super::configuration::Configuration;
 use super::outcome::Outcome;
 use super::report::{Report, Row};
 
@@ -62,7 +61,7 @@ fn plot(
     set: u64,
     figure: Figure,
 ) -> Result<(), DrawingAreaErrorKind<<SVGBackend<'static> as DrawingBackend>::ErrorType>> {
-    let all = Configuration::ALL.map(|(_, one)| points(rows, set, one, figure));
+    let all = Configuration::ALL.map(|one| points(rows, set, one, figure));
     let most = |of: fn(&(f64, f64)) -> f64| all.iter().flatten().map(of).fold(0.0, f64::max);
     let (right, top) = (most(|(x, _)| *x).max(100.0), most(|(_, y)| *y).max(1e-3) * 1.05);
     area.fill(&WHITE)?;
@@ -79,7 +78,7 @@ fn plot(
         }
         chart
             .draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)).point_size(4))?
-            .label(options::name(one.1))
+            .label(one.name())
             .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour.stroke_width(2)));
     }
     chart.configure_series_labels().background_style(WHITE).border_style(BLACK).draw()

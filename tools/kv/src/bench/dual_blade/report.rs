@@ -2,10 +2,11 @@
 
 use std::fmt::Write;
 
-use adit_kvstore::tensors::{Configuration, Shape};
+use adit_tensors::Shape;
 use serde_json::{Value, json};
 
-use super::options::{self, Plan, Task, TensorArgs};
+use super::configuration::Configuration;
+use super::options::{Plan, Task, TensorArgs};
 use super::outcome::{Moves, Outcome};
 use crate::human;
 
@@ -120,7 +121,7 @@ impl Report {
 impl Run {
     fn json(&self) -> Value {
         let mut run = json!({
-            "config": options::name(self.configuration),
+            "config": self.configuration.name(),
             "memory_limit_bytes": self.limit,
             "round": self.round,
         });
@@ -147,7 +148,7 @@ impl Row {
         writeln!(
             text,
             "{limit:>9}  {:<8} {prefill_s:>7.2}s {decode_s:>7.2}s {:>6} {:>8} {:>6}  {:>5} {:>20} {:>20} {:>20}",
-            options::name(self.configuration),
+            self.configuration.name(),
             percent(median.hit_ratio),
             percent(median.refault_ratio),
             percent(median.sequentiality),

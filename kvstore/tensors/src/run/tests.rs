@@ -1,7 +1,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use super::*;
-use crate::tensors::{Component, Extent, Knob, Model, ModelGpu, Spread};
+use crate::{Component, Extent, Knob, Model, ModelGpu, Spread};
 use proptest::prelude::*;
 
 const LAYERS: u32 = 6;
@@ -23,10 +24,9 @@ fn soft() -> Extent {
     }
 }
 
-/// Options whose budget never moves a layer by itself, with `cached` layers in group 1. A portion is 12 tokens.
-fn options(configuration: Configuration, extent: Option<Extent>, cached: u32) -> RunOptions {
+/// Options whose budget never moves a layer by itself, with `cached` cached layers. A portion is 12 tokens.
+fn options(extent: Option<Extent>, cached: u32) -> RunOptions {
     RunOptions {
-        configuration,
         extent,
         knob: Knob::Bytes(u64::from(cached) * shape().pair_bytes()),
         headroom_bytes: Some(0),
@@ -65,37 +65,41 @@ fn rest(run: &mut Tensors<ModelGpu>) {
 }
 
 #[test]
-fn every_configuration_gives_the_bytes_back() {
+fn every_division_gives_the_bytes_back() {
     let cases = [
-        (Configuration::Mmap, None, LAYERS),
-        (Configuration::Fadvise, None, 2),
-        (Configuration::Direct, None, 0),
-        (Configuration::Direct, Some(soft()), 0),
-        (Configuration::Dual, None, 2),
-        (Configuration::Dual, Some(soft()), 2),
+        (None, 0),
+        (Some(soft()), 0),
+        (None, 2),
+        (Some(soft()), 2),
+        (None, LAYERS),
+        (Some(soft()), LAYERS),
     ];
     let rooms = [(Some(0), 0), (Some(shape().pair_bytes()), 100 << 10), (None, u64::MAX)];
-    for (configuration, extent, cached) in cases {
+    for (extent, cached) in cases {
         for (dirty_bytes, portion_bytes) in rooms {
             for threads in [1, 2, 3, 2 * LAYERS as u16 + 1] {
-                let has_extent = extent.is_some();
-                let base = options(configuration, extent.clone(), cached);
+                let has_lbas = extent.is_some() && cached < LAYERS;
+                let base = options(extent.clone(), cached);
                 let base = RunOptions { dirty_bytes, portion_bytes, ..base };
                 let mut run = open(RunOptions { copy_threads: threads, ..base });
-                assert_eq!(run.plan().cached(), cached, "{configuration:?}");
-                assert_eq!(run.place(TensorId::pair(LAYERS - 1)[1]).is_some(), has_extent);
+                assert_eq!(run.plan().cached(), cached, "{extent:?}");
+                assert_eq!(run.extent_bytes(TensorId::pair(LAYERS - 1)[1]).is_some(), has_lbas);
                 prefill(&mut run);
                 rest(&mut run);
                 let expected: u64 =
                     (PROMPT..shape().tokens_max()).map(|tokens| shape().bytes(tokens)).sum();
                 assert_eq!(run.gpu().taken_bytes(), 2 * u64::from(LAYERS) * expected);
                 let stats = run.close().expect("no failure");
-                let reads = stats.group1.decode_read.latency.count()
-                    + stats.group2.decode_read.latency.count();
+                let reads = stats.cached.decode_read.latency.count()
+                    + stats.direct.decode_read.latency.count();
                 let steps = u64::from(shape().decode_steps());
                 assert_eq!(reads, 2 * u64::from(LAYERS) * steps);
-                let first = stats.group1.decode_read.bytes;
-                assert_eq!(first, 2 * u64::from(cached) * expected, "group 1 has its share");
+                let first = stats.cached.decode_read.bytes;
+                assert_eq!(
+                    first,
+                    2 * u64::from(cached) * expected,
+                    "cached layers have their share"
+                );
             }
         }
     }
@@ -103,7 +107,7 @@ fn every_configuration_gives_the_bytes_back() {
 
 #[test]
 fn a_read_of_another_run_is_refused_and_comes_back() {
-    let mut runs = [0, 1].map(|_| open(options(Configuration::Direct, Some(soft()), 0)));
+    let mut runs = [0, 1].map(|_| open(options(Some(soft()), 0)));
     runs.iter_mut().for_each(prefill);
     let [first, second] = &mut runs;
     // Both runs count their jobs from the same number.
@@ -127,7 +131,7 @@ fn a_drive_with_short_boundaries_and_queues_gives_the_bytes_back() {
     for limits in ["noiob=1,mqes=3", "noiob=3,mdts=1,mqes=2", "noiob=8,mqes=5"] {
         let target = format!("soft:mem=16M,lba=4096,{limits}").parse().expect("a target");
         let extent = Extent { first_lba: 16, ..Extent::new(target) };
-        let mut run = open(options(Configuration::Direct, Some(extent), 0));
+        let mut run = open(options(Some(extent), 0));
         prefill(&mut run);
         rest(&mut run);
         run.close().expect("no failure");
@@ -138,9 +142,10 @@ fn a_drive_with_short_boundaries_and_queues_gives_the_bytes_back() {
 fn portions_that_end_within_a_page_are_whole() {
     let model = Model { name: "narrow", layers: LAYERS, heads: 3, head_elements: 256 };
     let shape = Shape::new(model, 1, PROMPT, GENERATED).expect("1536 bytes for a token");
-    for configuration in [Configuration::Mmap, Configuration::Fadvise] {
-        let base = RunOptions { shape, portion_bytes: 2 * 1536, ..options(configuration, None, 2) };
-        let mut run = open(base);
+    let extent = Extent::new("soft:mem=16M,lba=512".parse().expect("a target"));
+    for folder in [None, Some(std::env::temp_dir())] {
+        let base = options(Some(extent.clone()), 0);
+        let mut run = open(RunOptions { shape, folder, portion_bytes: 2 * 1536, ..base });
         let bytes_of = |tensor: TensorId| -> Vec<u8> {
             let of = |at: u64| (at % 239) as u8 ^ tensor.number(LAYERS) as u8;
             (0..shape.bytes(PROMPT)).map(of).collect()
@@ -157,33 +162,33 @@ fn portions_that_end_within_a_page_are_whole() {
 
 #[test]
 fn what_prefill_leaves_in_the_page_cache_is_not_read_from_the_drive() {
-    let base = options(Configuration::Dual, None, LAYERS);
+    let base = options(None, LAYERS);
     let mut run = open(RunOptions { dirty_bytes: Some(u64::MAX), ..base });
     prefill(&mut run);
     rest(&mut run);
     let stats = run.close().expect("no failure");
-    assert_eq!(stats.group1.prefill_write.commands, 0, "no command of the drive's");
+    assert_eq!(stats.cached.prefill_write.commands, 0, "no command of the drive's");
     assert_eq!(stats.hit_ratio().unwrap_or(1.0), 1.0);
 }
 
 #[test]
 fn reads_and_prefill_past_the_page_cache_are_sequential() {
     for extent in [None, Some(soft())] {
-        let mut run = open(options(Configuration::Direct, extent, 0));
+        let mut run = open(options(extent, 0));
         prefill(&mut run);
         rest(&mut run);
         let stats = run.close().expect("no failure");
-        let read = &stats.group2.decode_read;
+        let read = &stats.direct.decode_read;
         // A tensor is followed by the room for its later tokens: one jump for each.
         assert!(read.commands - read.sequential <= read.latency.count(), "{read:?}");
-        assert!(stats.group2.prefill_write.commands > 0 && read.busy_share().is_some());
+        assert!(stats.direct.prefill_write.commands > 0 && read.busy_share().is_some());
         assert_eq!(stats.hit_ratio(), Some(0.0));
     }
 }
 
 #[test]
 fn layers_change_their_group_without_a_copy_in_the_same_files() {
-    let mut run = open(options(Configuration::Dual, None, 3));
+    let mut run = open(options(None, 3));
     prefill(&mut run);
     decode(&mut run, PROMPT);
     run.resize(1);
@@ -197,8 +202,8 @@ fn layers_change_their_group_without_a_copy_in_the_same_files() {
 }
 
 #[test]
-fn a_layer_of_the_extent_is_copied_once_when_it_enters_group_1() {
-    let mut run = open(options(Configuration::Dual, Some(soft()), 1));
+fn a_layer_of_the_extent_is_copied_once_when_it_enters_the_page_cache() {
+    let mut run = open(options(Some(soft()), 1));
     prefill(&mut run);
     run.resize(3);
     assert_eq!(run.stats().moved_bytes, 0, "nothing moves before the next read");
@@ -222,7 +227,10 @@ proptest! {
         in_extent in any::<bool>(),
     ) {
         let extent = in_extent.then(soft);
-        let mut run = open(options(Configuration::Dual, extent, begins));
+        let bytes = u64::from(begins) * shape().pair_bytes();
+        // Not even with none of them is caching ruled out.
+        let knob = Knob::Bytes(bytes + 1);
+        let mut run = open(RunOptions { knob, ..options(extent, begins) });
         let mut sizes = sizes.into_iter();
         for layer in 0..LAYERS {
             run.write_layer(layer, 0..PROMPT).expect("a write");
@@ -244,9 +252,23 @@ proptest! {
 }
 
 #[test]
+fn hits_of_an_extent_behind_the_page_cache_are_measured() {
+    let path = std::env::temp_dir().join(format!("adit-mapped-{}.img", std::process::id()));
+    let target = format!("mmap:{}", path.display()).parse().expect("a target");
+    let extent = Extent { file_bytes: Some(shape().set_bytes()), ..Extent::new(target) };
+    let mut run = open(RunOptions { folder: None, ..options(Some(extent), 0) });
+    std::fs::remove_file(&path).expect("the run has it open");
+    prefill(&mut run);
+    rest(&mut run);
+    let stats = run.close().expect("no failure");
+    // Unless the kernel does not say, or evicted what was just written.
+    assert!(stats.hit_ratio().is_none_or(|hits| hits > 0.5), "{stats:?}");
+    assert_eq!(stats.cached.decode_read.bytes, 0, "no layer is cached by the run");
+}
+
+#[test]
 fn memory_of_the_caller_comes_back() {
-    let mut run =
-        open(RunOptions { checksums: false, ..options(Configuration::Dual, Some(soft()), 1) });
+    let mut run = open(RunOptions { checksums: false, ..options(Some(soft()), 1) });
     for layer in [0, LAYERS - 1] {
         let tensor = TensorId { layer, component: Component::K };
         // Three portions, each unlike the others.
@@ -266,11 +288,11 @@ fn damage_on_the_drive_is_an_error_never_wrong_bytes() {
     let path = std::env::temp_dir().join(format!("adit-damage-{}.img", std::process::id()));
     let target = format!("soft:file={},size=16M,lba=4096", path.display());
     let extent = Extent::new(target.parse().expect("a target"));
-    let mut run = open(options(Configuration::Direct, Some(extent), 0));
+    let mut run = open(options(Some(extent), 0));
     prefill(&mut run);
     let tensor = TensorId { layer: 3, component: Component::V };
     // Token 20, in the second portion.
-    let at = run.place(tensor).expect("bound").lba_start * 4096 + shape().bytes(20);
+    let at = run.extent_bytes(tensor).expect("bound").start + shape().bytes(20);
     use std::os::unix::fs::FileExt;
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the drive's file");
     // Between two of the GPU's stamps, so that only the checksum can tell.
@@ -290,15 +312,18 @@ fn bad_options_get_a_sentence_each() {
     let refused = |options: RunOptions| {
         Tensors::open(options, ModelGpu::new(0, false)).expect_err("refused").to_string()
     };
-    let base = || options(Configuration::Dual, Some(soft()), 1);
+    let base = || options(Some(soft()), 1);
     let large = Shape { batch: 1 << 20, prompt_tokens: 1 << 12, ..shape() };
     let text = refused(RunOptions { shape: large, ..base() });
     assert!(text.contains("2 copy threads pin") && text.contains("raise the limit"), "{text}");
-    let text = refused(RunOptions { folder: None, ..base() });
-    assert!(text.contains("has no page cache"), "{text}");
+    let text = refused(RunOptions { folder: None, extent: None, ..base() });
+    assert!(text.contains("the folder is 'none': give a folder"), "{text}");
     let small = Extent { bytes: Some(1 << 20), ..soft() };
     let text = refused(RunOptions { extent: Some(small), ..base() });
-    assert!(text.contains("the area of group 2") && text.contains("take 3604480 bytes"), "{text}");
+    assert!(
+        text.contains("the extent is '1048576 bytes'") && text.contains("take 3604480 bytes"),
+        "{text}"
+    );
     let odd = Shape { model: Model { layers: 2, ..Model::OPT_13B }, batch: 1, ..shape() };
     let text = refused(RunOptions { shape: odd, ..base() });
     assert!(text.contains("use an even batch"), "{text}");
@@ -316,7 +341,7 @@ fn bad_options_get_a_sentence_each() {
 
 #[test]
 fn memory_that_shrinks_to_nothing_leaves_a_working_run() {
-    let mut run = open(options(Configuration::Dual, Some(soft()), 4));
+    let mut run = open(options(Some(soft()), 4));
     prefill(&mut run);
     decode(&mut run, PROMPT);
     // X is evaluated anew and leaves nothing.
@@ -338,8 +363,7 @@ fn a_gpu_that_fails_is_reported() {
             Ok(())
         }
     }
-    let mut run =
-        Tensors::open(options(Configuration::Direct, Some(soft()), 0), Broken).expect("a run");
+    let mut run = Tensors::open(options(Some(soft()), 0), Broken).expect("a run");
     run.write_layer(0, 0..PROMPT).expect("it is handed over");
     let text = run.settle().expect_err("it failed").to_string();
     assert!(text.contains("K of layer 0") || text.contains("V of layer 0"), "{text}");
@@ -347,41 +371,43 @@ fn a_gpu_that_fails_is_reported() {
 }
 
 #[test]
-fn refaults_make_group_1_smaller_and_are_forgotten() {
-    let mut run = open(options(Configuration::Dual, None, 3));
+fn refaults_make_a_run_evaluate_its_budget() {
+    let rebudget_every = Duration::from_secs(3600);
+    let mut run = open(RunOptions { rebudget_every, ..options(None, 3) });
     prefill(&mut run);
     decode(&mut run, PROMPT);
-    // Something took a third of group 1 in the last iteration.
-    run.stats.group1.decode_read.bytes += 300;
-    run.stats.group1.decode_read.refault_bytes += 100;
-    run.weigh_groups();
-    let taken = |run: &Tensors<ModelGpu>| run.budgeter.as_ref().expect("a budget").taken_bytes;
-    assert_eq!(taken(&run), 100);
-    (0..100).for_each(|_| run.weigh_groups());
-    assert_eq!(taken(&run), 0);
-    // The iteration after layers left is not held against group 1.
+    let evaluations = run.stats.budget_evaluations;
+    run.stats.cached.decode_read.bytes += 300;
+    run.weigh_groups(Instant::now());
+    assert_eq!(run.stats.budget_evaluations, evaluations);
+    // Something took a third of the cached layers in the last iteration.
+    run.stats.cached.decode_read.bytes += 300;
+    run.stats.cached.decode_read.refault_bytes += 100;
+    run.weigh_groups(Instant::now());
+    assert_eq!(run.stats.budget_evaluations, evaluations + 1);
+    // The iteration after layers left is not held against the others.
     run.resize(2);
-    run.stats.group1.decode_read.bytes += 300;
-    run.stats.group1.decode_read.refault_bytes += 100;
-    run.weigh_groups();
-    assert_eq!(taken(&run), 0);
+    run.stats.cached.decode_read.bytes += 300;
+    run.stats.cached.decode_read.refault_bytes += 100;
+    run.weigh_groups(Instant::now());
+    assert_eq!(run.stats.budget_evaluations, evaluations + 1);
 }
 
 #[test]
-fn group_1_is_given_up_only_if_it_is_slower_while_in_memory() {
+fn caching_is_given_up_only_if_it_is_slower_while_in_memory() {
     let slower = |missed: u64| {
-        let knob = Knob::Measured;
-        let mut run = open(RunOptions { knob, ..options(Configuration::Dual, None, 0) });
+        let (knob, rebudget_every) = (Knob::Measured, Duration::from_secs(3600));
+        let mut run = open(RunOptions { knob, rebudget_every, ..options(None, 0) });
         assert!(run.plan().cached() > 0, "this machine has memory for a layer");
         run.next_iteration().expect("no failure");
         let mut cached = Vec::new();
         for _ in 0..3 {
-            for (group, seconds) in [(&mut run.stats.group1, 2), (&mut run.stats.group2, 1)] {
+            for (group, seconds) in [(&mut run.stats.cached, 2), (&mut run.stats.direct, 1)] {
                 group.decode_read.bytes += 1000;
                 group.decode_read.latency.record(Duration::from_secs(seconds));
             }
-            run.stats.group1.decode_read.missed_bytes += missed;
-            run.weigh_groups();
+            run.stats.cached.decode_read.missed_bytes += missed;
+            run.weigh_groups(Instant::now());
             cached.push(run.plan().cached() > 0);
         }
         cached
@@ -401,7 +427,7 @@ fn commands_that_fail_for_a_while_or_are_lost_are_sent_again() {
         ["status(0:82)@read:p=0.2:times=3", "lose@read:n=9", "status(0:82)@write:p=0.2:times=3"]
     {
         let timeout = Duration::from_secs(1);
-        let base = options(Configuration::Direct, faulty(faults), 0);
+        let base = options(faulty(faults), 0);
         let mut run = open(RunOptions { timeout, ..base });
         prefill(&mut run);
         rest(&mut run);
@@ -413,7 +439,7 @@ fn commands_that_fail_for_a_while_or_are_lost_are_sent_again() {
 #[test]
 fn a_token_that_is_not_written_is_an_error_of_a_later_call() {
     // Prefill has 84 commands: a tensor's portions of 96 KiB have two, and the rest of 32 KiB has one.
-    let mut run = open(options(Configuration::Direct, faulty("status(2:80:dnr)@write:n=85"), 0));
+    let mut run = open(options(faulty("status(2:80:dnr)@write:n=85"), 0));
     prefill(&mut run);
     run.write_layer(0, PROMPT..PROMPT + 1).expect("it is handed over");
     let text = run.settle().expect_err("a token is missing").to_string();
@@ -471,8 +497,8 @@ fn assert_failed(mut run: Tensors<FailsOnce>) {
 
 #[test]
 fn a_failure_is_for_good() {
-    for configuration in [Configuration::Direct, Configuration::Fadvise, Configuration::Mmap] {
-        let options = RunOptions { checksums: false, ..options(configuration, None, 2) };
+    for (extent, cached) in [(None, 0), (None, 2), (Some(soft()), 0), (Some(soft()), LAYERS)] {
+        let options = RunOptions { checksums: false, ..options(extent, cached) };
         // A later portion of a tensor.
         let mut run = Tensors::open(options, FailsOnce::at(3)).expect("a run");
         // The failure may show in a later write.
@@ -484,7 +510,7 @@ fn a_failure_is_for_good() {
 
 #[test]
 fn a_read_never_hides_the_failure_of_a_write_before_it() {
-    let options = RunOptions { checksums: false, ..options(Configuration::Direct, None, 2) };
+    let options = RunOptions { checksums: false, ..options(None, 2) };
     let mut run = Tensors::open(options, FailsOnce::at(0)).expect("a run");
     run.write_layer(0, 0..PROMPT).expect("it is handed over");
     assert!(run.read_layer(0, PROMPT).is_err(), "its bytes were never written");
@@ -492,8 +518,8 @@ fn a_read_never_hides_the_failure_of_a_write_before_it() {
 }
 
 #[test]
-fn a_layer_that_fails_to_enter_group_1_is_not_read_from_it() {
-    let options = RunOptions { checksums: false, ..options(Configuration::Dual, Some(soft()), 1) };
+fn a_layer_that_fails_to_enter_the_page_cache_is_not_read_from_it() {
+    let options = RunOptions { checksums: false, ..options(Some(soft()), 1) };
     for at in [0, 1, PORTIONS] {
         let written = 2 * u64::from(LAYERS) * PORTIONS;
         let mut run = Tensors::open(options.clone(), FailsOnce::at(written + at)).expect("a run");
@@ -506,8 +532,8 @@ fn a_layer_that_fails_to_enter_group_1_is_not_read_from_it() {
 }
 
 #[test]
-fn a_layer_enters_group_1_with_all_its_tokens() {
-    let mut run = open(options(Configuration::Dual, Some(soft()), 1));
+fn a_layer_enters_the_page_cache_with_all_its_tokens() {
+    let mut run = open(options(Some(soft()), 1));
     prefill(&mut run);
     run.resize(3);
     run.read_layer(1, PROMPT - 10).expect("some of its tokens");
@@ -520,8 +546,7 @@ fn a_layer_enters_group_1_with_all_its_tokens() {
 #[test]
 fn a_token_left_behind_is_there_after_its_layer_changed_groups() {
     for extent in [None, Some(soft())] {
-        let mut run =
-            open(RunOptions { copy_threads: 3, ..options(Configuration::Dual, extent, 3) });
+        let mut run = open(RunOptions { copy_threads: 3, ..options(extent, 3) });
         prefill(&mut run);
         for (tokens, sizes) in (PROMPT..).zip([[1, 4], [0, 3], [2, 6]]) {
             // Each token is written past the page cache, and read through it.
@@ -536,7 +561,7 @@ fn a_token_left_behind_is_there_after_its_layer_changed_groups() {
 
 #[test]
 fn tokens_that_were_never_written_are_refused() {
-    let mut run = open(options(Configuration::Direct, Some(soft()), 0));
+    let mut run = open(options(Some(soft()), 0));
     let text = run.read_layer(0, 1).expect_err("nothing was written").to_string();
     assert!(text.contains("K of layer 0 has 0 tokens"), "{text}");
     run.write_layer(0, 0..10).expect("a write");
@@ -556,7 +581,7 @@ fn tokens_that_were_never_written_are_refused() {
 #[test]
 fn idle_threads_fill_the_page_cache_with_what_prefill_did_not_leave_there() {
     for dirty_bytes in [0, shape().pair_bytes(), u64::MAX] {
-        let base = options(Configuration::Dual, Some(soft()), 2);
+        let base = options(Some(soft()), 2);
         let mut run = open(RunOptions { dirty_bytes: Some(dirty_bytes), ..base });
         prefill(&mut run);
         let left = (dirty_bytes / shape().pair_bytes()).min(2);
@@ -572,42 +597,40 @@ fn idle_threads_fill_the_page_cache_with_what_prefill_did_not_leave_there() {
 }
 
 #[test]
-fn group_2_lies_in_the_order_in_which_each_thread_reads_it() {
+fn direct_layers_lie_in_the_order_in_which_each_thread_reads_it() {
     for threads in 1..=5 {
-        let base = options(Configuration::Dual, Some(soft()), 2);
+        let base = options(Some(soft()), 2);
         let options = RunOptions { copy_threads: threads, ..base };
         let gpu = ModelGpu::new(0, true);
         let run = Tensors::open_ranked(options, gpu, &Spread).expect("a run");
         let mut ends = HashMap::new();
         for tensor in (0..LAYERS).flat_map(TensorId::pair) {
-            let Some(place) = run.place(tensor) else { continue };
+            let Some(bytes) = run.extent_bytes(tensor) else { continue };
             let thread = thread_of(tensor, threads.into());
-            if let Some(end) = ends.insert(thread, place.end()) {
-                assert_eq!(place.lba_start, end, "{threads} threads: {tensor}");
+            if let Some(end) = ends.insert(thread, bytes.end) {
+                assert_eq!(bytes.start, end, "{threads} threads: {tensor}");
             }
         }
-        assert!(!ends.is_empty(), "group 2 has layers");
+        assert!(!ends.is_empty(), "some layers are direct");
     }
 }
 
 #[test]
-fn read_ahead_of_group_1_never_runs_into_group_2() {
+fn read_ahead_of_cached_layers_never_runs_into_direct_ones() {
     let gpu = ModelGpu::new(0, true);
-    let mut run =
-        Tensors::open_ranked(options(Configuration::Dual, None, 2), gpu, &Spread).expect("a run");
+    let mut run = Tensors::open_ranked(options(None, 2), gpu, &Spread).expect("a run");
     for cached in [2, 4, 3, 6, 1] {
         run.resize(cached);
-        for tensor in run.plan.group1().iter().copied().flat_map(TensorId::pair) {
-            let Route::Cached { is_last, .. } = run.route(tensor, Home::Cached, &(0..1)) else {
-                panic!("it is in group 1");
-            };
-            let places = &run.file(tensor).places;
-            let end = places.place(tensor).expect("bound").end();
+        for tensor in run.plan.cached_layers().iter().copied().flat_map(TensorId::pair) {
+            let Route { runs_on, .. } = run.route(tensor, Home::Cached, 0);
+            let map = &run.file(tensor).map;
+            let TensorLbas { lba_start, lbas } = map.lbas(tensor).expect("bound");
+            let end = lba_start + lbas;
             let begins_there =
-                |other: &TensorId| places.place(*other).is_some_and(|place| place.lba_start == end);
+                |other: &TensorId| map.lbas(*other).is_some_and(|lbas| lbas.lba_start == end);
             let next = (0..LAYERS).flat_map(TensorId::pair).find(begins_there);
-            let runs_on = next.is_some_and(|next| run.plan.is_cached(next.layer));
-            assert_eq!(is_last, !runs_on, "{cached} layers: {tensor}");
+            let expected = next.is_some_and(|next| run.plan.is_cached(next.layer));
+            assert_eq!(runs_on, expected, "{cached} layers: {tensor}");
         }
     }
 }
@@ -620,7 +643,7 @@ fn the_extent_is_deallocated_after_all_writes_and_after_a_failure() {
         let target =
             format!("soft:file={},size=16M,lba=4096,mdts=4,faults={faults}", path.display());
         let extent = Extent::new(target.parse().expect("a target"));
-        let mut run = open(options(Configuration::Direct, Some(extent), 0));
+        let mut run = open(options(Some(extent), 0));
         prefill(&mut run);
         assert!(std::fs::read(&path).expect("a file").iter().any(|byte| *byte != 0));
         // They are left behind by the second thread; the first one deallocates.
@@ -650,7 +673,7 @@ fn a_portion_is_whole_tokens_and_one_at_least() {
 fn the_reserve_of_the_largest_shape_is_refused() {
     let model = Model { name: "vast", layers: 1, heads: 1 << 20, head_elements: 1 << 20 };
     let shape = Shape::new(model, 1 << 17, 1, 1).expect("2^60 bytes with a token more");
-    let options = RunOptions { shape, copy_threads: 64, ..options(Configuration::Direct, None, 0) };
+    let options = RunOptions { shape, copy_threads: 64, ..options(None, 0) };
     assert_eq!(options.reserve_bytes(), (2 * 17) << 58, "two threads have a tensor");
     let error = Tensors::open(options, ModelGpu::new(0, false)).expect_err("refused");
     assert!(error.to_string().contains("raise the limit"), "{error}");
@@ -659,7 +682,7 @@ fn the_reserve_of_the_largest_shape_is_refused() {
 #[test]
 fn a_drive_that_is_pulled_out_ends_the_run_with_an_error() {
     let timeout = Duration::from_secs(1);
-    let base = options(Configuration::Direct, faulty("remove@read:n=20"), 0);
+    let base = options(faulty("remove@read:n=20"), 0);
     let mut run = open(RunOptions { timeout, ..base });
     prefill(&mut run);
     let read = (0..LAYERS).try_for_each(|layer| run.read_layer(layer, PROMPT));

@@ -3,7 +3,9 @@
 //! The first iteration warms up, the second measures *intra*, the third *cross*, and the faster one stays. If its rate
 //! then drifts, conditions have changed, and the other one is measured again for one iteration. The interval between
 //! two such probes doubles while they change nothing, so that probing costs a bounded share of the run. A probe that is
-//! clearly slower ends with a quarter of its iteration.
+//! clearly slower ends with a quarter of its iteration. Calls take the time: nothing here reads a clock.
+
+use std::time::{Duration, Instant};
 
 /// How the storage reads of the copy threads overlap.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,11 +62,27 @@ pub struct Chooser {
     choice: Overlap,
     interval: u32,
     probes: u32,
+    /// What was read in the present iteration, and in what time.
+    bytes: u64,
+    time: Duration,
+    /// When the last read ended.
+    last_end: Option<Instant>,
+    /// The rate of the last iteration.
+    rate: f64,
 }
 
 impl Default for Chooser {
     fn default() -> Chooser {
-        Chooser { stage: Stage::WarmUp, choice: Overlap::Intra, interval: INTERVAL_MIN, probes: 0 }
+        Chooser {
+            stage: Stage::WarmUp,
+            choice: Overlap::Intra,
+            interval: INTERVAL_MIN,
+            probes: 0,
+            bytes: 0,
+            time: Duration::ZERO,
+            last_end: None,
+            rate: 0.0,
+        }
     }
 }
 
@@ -89,9 +107,36 @@ impl Chooser {
         self.probes
     }
 
+    /// Returns the rate of the last iteration, in bytes per second of reading; 0 if nothing was read.
+    pub fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// Takes notice of a read of `bytes`, of the `all_bytes` that the group reads in an iteration. It began and ended at
+    /// these times; the time that it shares with reads before it counts once.
+    pub(crate) fn note_read(&mut self, bytes: u64, all_bytes: u64, begun: Instant, ended: Instant) {
+        let last_end = self.last_end.unwrap_or(begun);
+        self.bytes += bytes;
+        self.time += ended.saturating_duration_since(begun.max(last_end));
+        self.last_end = Some(ended.max(last_end));
+        self.notice(self.present_rate(), self.bytes as f64 / all_bytes.max(1) as f64);
+    }
+
+    /// Ends an iteration.
+    pub(crate) fn end_iteration(&mut self) {
+        self.rate = self.present_rate();
+        self.finish(self.rate);
+        (self.bytes, self.time) = (0, Duration::ZERO);
+    }
+
+    fn present_rate(&self) -> f64 {
+        let seconds = self.time.as_secs_f64();
+        if seconds > 0.0 { self.bytes as f64 / seconds } else { 0.0 }
+    }
+
     /// Takes notice of the group's `rate` after a `share` of an iteration: a probe that is clearly slower ends, and the rest
     /// of the iteration goes on as before.
-    pub fn notice(&mut self, rate: f64, share: f64) {
+    fn notice(&mut self, rate: f64, share: f64) {
         let (Stage::Second { intra: best } | Stage::Again { rate: best }) = self.stage else {
             return;
         };
@@ -102,7 +147,7 @@ impl Chooser {
 
     /// Ends an iteration in which the group moved at `rate`, in bytes per second. An iteration without a rate above 0,
     /// as that of a group without layers, changes nothing.
-    pub fn finish(&mut self, rate: f64) {
+    fn finish(&mut self, rate: f64) {
         if rate.is_nan() || rate <= 0.0 {
             return;
         }
@@ -199,6 +244,37 @@ mod tests {
         let lost = regret(&mut chooser, 2000, 6.0, 8.0);
         assert_eq!(chooser.overlap(), Overlap::Cross, "intra fell behind cross");
         assert!(lost < 0.03, "{lost}");
+    }
+
+    #[test]
+    fn time_that_reads_share_counts_once() {
+        let begun = Instant::now();
+        let at = |ms| begun + Duration::from_millis(ms);
+        let mut chooser = Chooser::default();
+        for (from, to) in [(0, 100), (50, 150), (20, 120), (1150, 1250)] {
+            chooser.note_read(1000, 4000, at(from), at(to));
+        }
+        assert_eq!(chooser.time, Duration::from_millis(250));
+        chooser.end_iteration();
+        assert_eq!((chooser.rate(), chooser.bytes), (16_000.0, 0));
+        chooser.end_iteration();
+        assert_eq!(chooser.rate(), 0.0, "nothing was read");
+    }
+
+    #[test]
+    fn a_run_of_iterations_in_simulated_time_finds_the_faster_overlap() {
+        let (mut now, mut chooser) = (Instant::now(), Chooser::default());
+        for iteration in 0..10 {
+            for _layer in 0..8 {
+                let took = if chooser.overlap() == Overlap::Intra { 30 } else { 20 };
+                let ended = now + Duration::from_millis(took);
+                chooser.note_read(1 << 20, 8 << 20, now, ended);
+                now = ended;
+            }
+            chooser.end_iteration();
+            assert_eq!(chooser.is_settled(), iteration >= 2);
+        }
+        assert_eq!((chooser.overlap(), chooser.probes()), (Overlap::Cross, 2));
     }
 
     proptest! {

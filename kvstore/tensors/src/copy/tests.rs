@@ -4,8 +4,8 @@ use adit_driver::paths::{Device, DeviceOptions};
 
 use super::threads::Threads;
 use super::*;
-use crate::tensors::ModelGpu;
-use crate::tensors::group2::StreamOptions;
+use crate::ModelGpu;
+use crate::copy::queue::BlockingOptions;
 
 const UNIT: u64 = 4096;
 const TENSOR: u64 = 5 << 20;
@@ -21,7 +21,6 @@ fn bare<G: Gpu>(gpu: Arc<G>) -> Worker<G> {
         memory: None,
         portion_bytes: UNIT,
         file: None,
-        mapped: None,
         direct: None,
         extent: None,
         turns: Default::default(),
@@ -42,8 +41,8 @@ fn worker(faults: &str) -> Worker<ModelGpu> {
     let mut spare = device.allocate(UNIT as usize).expect("memory");
     drop(spare.split_off(UNIT as usize));
     let timeout = Duration::from_secs(5);
-    let options = StreamOptions { command_bytes: 64 << 10, depth: 8, timeout };
-    let direct = Stream::open(&device, &options, &memory, vec![spare]).expect("a queue");
+    let options = BlockingOptions { command_bytes: 64 << 10, depth: 8, timeout };
+    let direct = BlockingQueue::open(&device, &options, &memory, vec![spare]).expect("a queue");
     Worker {
         memory: Some(memory),
         portion_bytes: TENSOR,
@@ -61,7 +60,8 @@ fn write(route: Route) -> Work {
     Work::Write { route, at: 0, bytes: UNIT, from_caller: None, fill: None }
 }
 
-const CACHED: Route = Route::Cached { offset: 0, is_last: false };
+const CACHED: Route = Route { home: Home::Cached, offset: 0, runs_on: true };
+const DIRECT: Route = Route { home: Home::Direct, ..CACHED };
 
 #[test]
 fn whatever_comes_next_for_a_tensor_waits_for_the_write_left_behind() {
@@ -75,14 +75,14 @@ fn whatever_comes_next_for_a_tensor_waits_for_the_write_left_behind() {
     let next = [
         Task::Tensor(keys(3), read),
         Task::Tensor(keys(3), write(CACHED)),
-        Task::Tensor(keys(3), write(Route::Direct { offset: 0 })),
+        Task::Tensor(keys(3), write(DIRECT)),
         Task::Tensor(keys(3), Work::Forget { offset: 0, bytes: UNIT }),
         Task::Settle,
     ];
     for task in next {
         let mut worker = worker(",faults=status(2:80:dnr)@write:n=1");
         let name = format!("{task:?}");
-        let behind = Task::Tensor(keys(3), write(Route::Direct { offset: 0 }));
+        let behind = Task::Tensor(keys(3), write(DIRECT));
         carry_out(&mut worker, behind).expect("it is left behind");
         let text = carry_out(&mut worker, task).expect_err(&name).to_string();
         assert!(text.contains("write a token of K of layer 3"), "{name}: {text}");

@@ -6,47 +6,23 @@ use std::time::Duration;
 use adit_driver::Target;
 
 use crate::error::{Error, Result};
-use crate::tensors::overlap::Overlap;
-use crate::tensors::shape::Shape;
+use crate::overlap::Overlap;
+use crate::shape::Shape;
 
-/// Which paths a run uses: the configurations of Dual-Blade's table III.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Configuration {
-    /// All tensors in mapped files, as the engines do it: the kernel decides what stays in memory.
-    Mmap,
-    /// All tensors in files under the page cache; those of group 2 leave it after each use (`posix_fadvise`).
-    Fadvise,
-    /// All tensors past the page cache: X = 0.
-    Direct,
-    /// Group 1 through the page cache, group 2 past it.
-    #[default]
-    Dual,
-}
-
-impl Configuration {
-    /// All of them, with the names of a command line.
-    pub const ALL: [(&'static str, Configuration); 4] = [
-        ("mmap", Configuration::Mmap),
-        ("fadvise", Configuration::Fadvise),
-        ("direct", Configuration::Direct),
-        ("dual", Configuration::Dual),
-    ];
-}
-
-/// X: how many bytes group 1 may take.
+/// X: how many bytes the cached layers may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Knob {
-    /// As much as the budget allows, unless the measured rates of the first iterations say that group 2 is faster; then
-    /// nothing.
+    /// As much as the budget allows, until the measured rates of some iterations say that reading past the page cache is
+    /// faster; then nothing.
     #[default]
     Measured,
     /// As much as the budget allows: X = B_pc.
     Budget,
-    /// At most this many bytes, and at most the budget.
+    /// At most this many bytes, and at most the budget. With 0, all layers are read past the page cache.
     Bytes(u64),
 }
 
-/// Where group 2 lies.
+/// Where direct layers lie.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// The drive, by any path. Whatever lies in its LBAs from `first_lba` on is overwritten, then deallocated.
@@ -60,7 +36,7 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// All of a target.
+    /// Returns all of a target.
     pub fn new(target: Target) -> Extent {
         Extent { target, first_lba: 0, bytes: None, file_bytes: None }
     }
@@ -73,20 +49,18 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct RunOptions {
     /// The tensors.
     pub shape: Shape,
-    /// The paths.
-    pub configuration: Configuration,
-    /// A folder for the files of group 1, on a file system that allocates ahead and has direct I/O. The files have no names
-    /// while the run lasts, so a crash leaves nothing behind.
+    /// A folder for files, on a file system that allocates ahead and has direct I/O. The files have no names while the run
+    /// lasts, so a crash leaves nothing behind. Without a folder, no layer is cached.
     pub folder: Option<PathBuf>,
-    /// Where group 2 lies; by default in the files of group 1, read past the page cache. Then layers change their group
+    /// Where direct layers lie; by default in the files as well, read past the page cache. Then layers change their group
     /// without any bytes being moved.
     pub extent: Option<Extent>,
     /// X.
     pub knob: Knob,
     /// Bytes of the budget that stay free for others; by default 16 MiB and 2 % of it.
     pub headroom_bytes: Option<u64>,
-    /// Most bytes of group 1 that prefill writes into the page cache; by default what the kernel keeps there without
-    /// beginning to write it back. Other layers of group 1 are written past it. Copy threads read them back through it
+    /// Most bytes that prefill writes into the page cache; by default what the kernel keeps there without beginning to
+    /// write it back. Other cached layers are written past it. Copy threads read them back through it
     /// while they have nothing else to do, as when the GPU computes; their first read in decode does the rest.
     pub dirty_bytes: Option<u64>,
     /// Copy threads, each with pinned memory and a file of its own: 1 to 64, of which no more start than there are tensors.
@@ -103,18 +77,18 @@ pub struct RunOptions {
     pub command_bytes: u64,
     /// Most direct commands in flight, for each copy thread.
     pub queue_depth: u32,
-    /// How often the budget is evaluated anew, up to a day; never if 0.
+    /// How often the budget is evaluated anew, up to a day. With 0, the number of cached layers changes only by
+    /// [`crate::Tensors::rebudget`].
     pub rebudget_every: Duration,
     /// Time limit of each wait, up to a day: for a command, and for a copy thread.
     pub timeout: Duration,
 }
 
 impl RunOptions {
-    /// The defaults for a shape: both groups in the same files, in the system's folder for temporary files.
+    /// Returns the defaults for a shape: both groups in the same files, in the system's folder for temporary files.
     pub fn new(shape: Shape) -> RunOptions {
         RunOptions {
             shape,
-            configuration: Configuration::Dual,
             folder: Some(std::env::temp_dir()),
             extent: None,
             knob: Knob::Measured,
@@ -132,7 +106,7 @@ impl RunOptions {
     }
 
     /// Checks what does not depend on a device.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         self.shape.check()?;
         if !(1..=64).contains(&self.copy_threads) {
             return Err(Error::invalid("copy threads", self.copy_threads, "use 1 to 64"));
@@ -149,16 +123,16 @@ impl RunOptions {
             let value = format!("{:?} and {:?}", self.timeout, self.rebudget_every);
             return Err(Error::invalid("timeout and rebudget_every", value, "use a day at most"));
         }
-        let needs_folder = match self.configuration {
-            Configuration::Mmap | Configuration::Fadvise | Configuration::Dual => true,
-            Configuration::Direct => self.extent.is_none(),
-        };
-        if needs_folder && self.folder.is_none() {
-            let fix = "give a folder on a mounted file system, as a drive behind vfio: or uring-cmd: has no page \
-                       cache; or use the configuration 'direct' with an extent";
-            return Err(Error::invalid("the folder of group 1", "none", fix));
+        if self.folder.is_none() && self.extent.is_none() {
+            let fix = "give a folder on a mounted file system, an extent on any drive, or both";
+            return Err(Error::invalid("the folder", "none", fix));
         }
         Ok(())
+    }
+
+    /// Returns whether layers may ever be cached.
+    pub(crate) fn may_cache(&self) -> bool {
+        self.folder.is_some() && self.knob != Knob::Bytes(0)
     }
 
     /// Returns the number of copy threads that start: those that have a tensor.
@@ -168,7 +142,7 @@ impl RunOptions {
     }
 
     /// Returns the bytes of a portion: whole tokens.
-    pub(super) fn portion(&self) -> u64 {
+    pub(crate) fn portion(&self) -> u64 {
         let unit = self.shape.unit_bytes();
         let tokens = (self.portion_bytes / unit).max(1);
         (unit * tokens).min(self.shape.tensor_bytes())
@@ -181,12 +155,15 @@ impl RunOptions {
     /// For a shape that [`Shape::new`] refuses.
     pub fn reserve_bytes(&self) -> u64 {
         // One queue for the file, one for the extent. A set of at most 2^60 bytes has at most 2^64 here.
-        let behind = 2 * super::copy::BEHIND_COUNT * self.shape.unit_bytes();
+        let behind = 2 * crate::copy::BEHIND_COUNT * self.shape.unit_bytes();
         (self.portion() + behind) * u64::from(self.threads())
     }
 
     /// Returns X for a budget, less the headroom.
-    pub(super) fn x(&self, budget: u64) -> u64 {
+    pub(crate) fn x(&self, budget: u64) -> u64 {
+        if !self.may_cache() {
+            return 0;
+        }
         let headroom = self.headroom_bytes.unwrap_or((16 << 20) + budget / 50);
         let usable = budget.saturating_sub(headroom);
         match self.knob {

@@ -1,18 +1,27 @@
-//! Which layers are in group 1: algorithm 1 of Dual-Blade.
+//! Which layers are cached: algorithm 1 of Dual-Blade, which calls cached layers group 1 and direct ones group 2.
 //!
-//! A layer's two tensors are in the same group. Group 1 holds as many layers as fit into `X` bytes, taken in the order
-//! of a [`Ranker`]. All tensors of a run are equally hot, so the time of a run is linear in the number of layers of
-//! group 1: either none or as many as fit is best, and `run` measures which.
+//! A layer's two tensors are in the same group. As many layers are cached as fit into `X` bytes, in the order of a
+//! [`Ranker`]. All tensors of a run are equally hot, so the time of a run is linear in the number of cached layers:
+//! either none or as many as fit is best, and `governor` finds out which.
 
 use crate::error::{Error, Result};
 
-/// Orders layers by who enters group 1 first.
+/// How a layer is reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Group {
+    /// Through the page cache, in which it stays.
+    Cached,
+    /// Past the page cache.
+    Direct,
+}
+
+/// Orders layers by which is cached first.
 pub trait Ranker: Send {
-    /// Returns each layer below `layers` once, the first to enter group 1 first.
+    /// Returns each layer below `layers` once, the first to be cached first.
     fn rank(&self, layers: u32) -> Vec<u32>;
 }
 
-/// The paper's order: layers enter group 1 from the first on.
+/// The paper's order: layers are cached from the first on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FirstLayers;
 
@@ -22,8 +31,8 @@ impl Ranker for FirstLayers {
     }
 }
 
-/// Spreads group 1 evenly over the layers, whatever its size, so that a layer from memory is near every layer from the
-/// drive: an engine that begins to read some layers ahead keeps the drive busy while layers come from memory.
+/// Spreads the cached layers evenly over all, however many they are, so that a layer from memory is near every layer from
+/// the drive: an engine that begins to read some layers ahead keeps the drive busy while layers come from memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spread;
 
@@ -37,30 +46,30 @@ impl Ranker for Spread {
 }
 
 /// Returns how many layers fit into `x` bytes: `min(floor(X / 2S), L)`, with `tensor_bytes` the final size S.
-pub fn cached_layers(x: u64, tensor_bytes: u64, layers: u32) -> u32 {
+pub(crate) fn layers_that_fit(x: u64, tensor_bytes: u64, layers: u32) -> u32 {
     assert!(tensor_bytes > 0, "a tensor has bytes");
     let fit = x / tensor_bytes.saturating_mul(2);
     u32::try_from(fit).unwrap_or(u32::MAX).min(layers)
 }
 
-/// A residency for every layer.
+/// The group of every layer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// All layers by rank.
     order: Vec<u32>,
     /// The rank of each layer.
     ranks: Vec<u32>,
-    /// How many of them are in group 1.
+    /// How many of them are cached.
     cached: u32,
 }
 
 impl Plan {
-    /// Plans `layers` layers, of which `cached` are in group 1.
+    /// Plans `layers` layers, of which `cached` are cached.
     ///
     /// # Errors
     /// [`Error::Invalid`] if the ranker does not name each layer once.
     pub fn new(ranker: &dyn Ranker, layers: u32, cached: u32) -> Result<Plan> {
-        assert!(cached <= layers, "group 1 has {cached} of {layers} layers");
+        assert!(cached <= layers, "{cached} of {layers} layers are cached");
         let order = ranker.rank(layers);
         let mut ranks = vec![u32::MAX; layers as usize];
         for (rank, layer) in order.iter().enumerate() {
@@ -80,33 +89,33 @@ impl Plan {
         self.order.len() as u32
     }
 
-    /// Returns the number of layers in group 1: n1.
+    /// Returns the number of cached layers: n1.
     pub fn cached(&self) -> u32 {
         self.cached
     }
 
-    /// Returns whether a layer is in group 1: x_i.
+    /// Returns whether a layer is cached: x_i.
     pub fn is_cached(&self, layer: u32) -> bool {
         self.rank(layer) < self.cached
     }
 
-    /// Returns how many layers enter group 1 before a layer.
-    pub(super) fn rank(&self, layer: u32) -> u32 {
+    /// Returns how many layers are cached before a layer.
+    pub(crate) fn rank(&self, layer: u32) -> u32 {
         self.ranks[layer as usize]
     }
 
-    /// Returns the layers of group 1, by rank.
-    pub fn group1(&self) -> &[u32] {
+    /// Returns the cached layers, by rank.
+    pub fn cached_layers(&self) -> &[u32] {
         &self.order[..self.cached as usize]
     }
 
-    /// Returns the layers of group 2, by rank.
-    pub fn group2(&self) -> &[u32] {
+    /// Returns the direct layers, by rank.
+    pub fn direct_layers(&self) -> &[u32] {
         &self.order[self.cached as usize..]
     }
 
-    /// Changes the number of layers in group 1; returns those that changed their group, in the order in which they
-    /// are to move: the last to enter leaves first.
+    /// Changes the number of cached layers; returns those that change their group, in the order in which they
+    /// move: the last to enter leaves first.
     pub fn resize(&mut self, cached: u32) -> Vec<u32> {
         let cached = cached.min(self.layers());
         let (from, to) = (self.cached as usize, cached as usize);
@@ -121,7 +130,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tensors::{Model, Shape};
+    use crate::{Model, Shape};
     use proptest::prelude::*;
 
     /// Orders layers by their number times three, as a ranker that is no identity for 7 layers does.
@@ -152,7 +161,7 @@ mod tests {
                 let shape = Shape::new(model, batch, prompt, generated).expect("a shape");
                 for percent in 0..=120 {
                     let x = shape.set_bytes() * percent / 100;
-                    let cached = cached_layers(x, shape.tensor_bytes(), model.layers);
+                    let cached = layers_that_fit(x, shape.tensor_bytes(), model.layers);
                     assert_eq!(cached, filled(x, shape.tensor_bytes(), model.layers));
                     let plan = Plan::new(&FirstLayers, model.layers, cached).expect("a plan");
                     for layer in 0..model.layers {
@@ -162,7 +171,10 @@ mod tests {
                             "layers enter from the first"
                         );
                     }
-                    assert!(u64::from(cached) * shape.pair_bytes() <= x, "group 1 fits into X");
+                    assert!(
+                        u64::from(cached) * shape.pair_bytes() <= x,
+                        "the cached layers fit into X"
+                    );
                 }
             }
         }
@@ -179,12 +191,12 @@ mod tests {
                 let changed = before[layer as usize] != plan.is_cached(layer);
                 prop_assert_eq!(changed, moved.contains(&layer));
             }
-            prop_assert_eq!(plan.group1().len() + plan.group2().len(), 7);
+            prop_assert_eq!(plan.cached_layers().len() + plan.direct_layers().len(), 7);
         }
     }
 
     #[test]
-    fn any_group_1_is_spread_evenly() {
+    fn cached_layers_are_spread_evenly() {
         for layers in [24, 32, 40] {
             let order = Spread.rank(layers);
             for cached in 1..=layers {

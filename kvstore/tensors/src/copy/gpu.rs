@@ -5,7 +5,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::tensors::shape::{Component, TensorId};
+use crate::shape::{Component, TensorId};
 
 /// Copies between pinned memory and the memory of the device that computes.
 ///

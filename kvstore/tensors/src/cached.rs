@@ -1,4 +1,4 @@
-//! Group 1: files under the page cache, one for each copy thread, with a place for each of its tensors.
+//! Files under the page cache, one for each copy thread, with a place for each of its tensors.
 //!
 //! The kernel locks a file for each write, so threads with one file would wait for each other. Blocks are allocated layer
 //! by layer, before the first write, so that a full disk shows as an error of a call and never as lost writeback. The files
@@ -27,7 +27,7 @@ static NUMBER: AtomicU64 = AtomicU64::new(0);
 ///
 /// # Errors
 /// [`Error::Invalid`] if they take more than `memory_bytes`.
-pub(super) fn check_folder(folder: &Path, bytes: u64, memory_bytes: u64) -> Result<()> {
+pub(crate) fn check_folder(folder: &Path, bytes: u64, memory_bytes: u64) -> Result<()> {
     let is_in_memory = statfs(folder).is_ok_and(|about| about.filesystem_type() == TMPFS_MAGIC);
     if !is_in_memory || bytes <= memory_bytes {
         return Ok(());
@@ -36,17 +36,17 @@ pub(super) fn check_folder(folder: &Path, bytes: u64, memory_bytes: u64) -> Resu
         "it lies in memory (tmpfs), which has room for {memory_bytes} of the {bytes} bytes of tensors: choose a folder \
          on a drive, as below /var/tmp"
     );
-    Err(Error::invalid("the folder of group 1", folder.display(), fix))
+    Err(Error::invalid("the folder", folder.display(), fix))
 }
 
 /// Bytes that are read, or read ahead, by one call: the least `read_ahead_kb` is 128.
-pub(super) const PIECE_BYTES: u64 = 2 << 20;
+pub(crate) const PIECE_BYTES: u64 = 2 << 20;
 /// Pieces that the drive works on while one is copied.
 const PIECES_AHEAD: u64 = 4;
 
 /// A file under the page cache, of one copy thread. Clones share it.
 #[derive(Clone, Debug)]
-pub(super) struct CachedFile {
+pub(crate) struct CachedFile {
     /// Read-ahead runs on behind what is read.
     file: Arc<File>,
     /// Read-ahead does not.
@@ -60,12 +60,12 @@ impl CachedFile {
     /// Creates a file of `bytes` without any blocks in `folder`.
     ///
     /// # Errors
-    /// [`Error::Tensors`] with the system's error.
-    pub(super) fn create(folder: &Path, bytes: u64) -> Result<CachedFile> {
+    /// [`Error::Failed`] with the system's error.
+    pub(crate) fn create(folder: &Path, bytes: u64) -> Result<CachedFile> {
         let number = NUMBER.fetch_add(1, Ordering::Relaxed);
         let path = folder.join(format!("adit-tensors-{}-{number}", std::process::id()));
         let failed = |what: &str, why: io::Error| {
-            Error::tensors(path.display(), what, why, "choose a folder that you may write")
+            Error::failed(path.display(), what, why, "choose a folder that you may write")
         };
         let mut options = OpenOptions::new();
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path);
@@ -87,7 +87,7 @@ impl CachedFile {
     ///
     /// # Errors
     /// The driver's.
-    pub(super) fn open(&self, path: KernelPath) -> Result<Device> {
+    pub(crate) fn open(&self, path: KernelPath) -> Result<Device> {
         let target = Target::Kernel(KernelTarget::new(path, &self.path));
         Ok(Device::open(&target, &DeviceOptions::default())?)
     }
@@ -95,15 +95,15 @@ impl CachedFile {
     /// Removes its name; its blocks go with the last handle.
     ///
     /// # Errors
-    /// [`Error::Tensors`] with the system's error.
-    pub(super) fn unlink(&self) -> Result<()> {
+    /// [`Error::Failed`] with the system's error.
+    pub(crate) fn unlink(&self) -> Result<()> {
         std::fs::remove_file(&self.path).map_err(|why| {
-            Error::tensors(self.path.display(), "remove its name", why, "remove it yourself")
+            Error::failed(self.path.display(), "remove its name", why, "remove it yourself")
         })
     }
 
     /// Returns its former path, for messages.
-    pub(super) fn name(&self) -> String {
+    pub(crate) fn name(&self) -> String {
         self.path.display().to_string()
     }
 
@@ -115,8 +115,8 @@ impl CachedFile {
     /// Allocates the blocks of a run.
     ///
     /// # Errors
-    /// [`Error::Tensors`] if the disk is full or the file system cannot allocate ahead.
-    pub(super) fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
+    /// [`Error::Failed`] if the disk is full or the file system cannot allocate ahead.
+    pub(crate) fn allocate(&self, offset: u64, bytes: u64) -> Result<()> {
         self.assert_inside(offset, bytes);
         let (at, len) = (signed(offset), signed(bytes));
         fallocate(&self.file, FallocateFlags::empty(), at, len).map_err(|why| {
@@ -128,7 +128,7 @@ impl CachedFile {
                 Errno::ENOSPC => "free space, or choose a folder on another file system",
                 _ => "choose another folder",
             };
-            Error::tensors(self.name(), format!("allocate {bytes} bytes"), why, fix)
+            Error::failed(self.name(), format!("allocate {bytes} bytes"), why, fix)
         })
     }
 
@@ -136,8 +136,8 @@ impl CachedFile {
     /// end.
     ///
     /// # Errors
-    /// [`Error::Tensors`] with the system's error.
-    pub(super) fn read(&self, offset: u64, memory: &mut [u8]) -> Result<()> {
+    /// [`Error::Failed`] with the system's error.
+    pub(crate) fn read(&self, offset: u64, memory: &mut [u8]) -> Result<()> {
         self.assert_inside(offset, memory.len() as u64);
         self.file.read_exact_at(memory, offset).map_err(|why| self.failed("read it", why))
     }
@@ -146,8 +146,8 @@ impl CachedFile {
     /// works on the next pieces while one is copied.
     ///
     /// # Errors
-    /// [`Error::Tensors`] with the system's error.
-    pub(super) fn read_bounded(&self, offset: u64, memory: &mut [u8]) -> Result<()> {
+    /// [`Error::Failed`] with the system's error.
+    pub(crate) fn read_bounded(&self, offset: u64, memory: &mut [u8]) -> Result<()> {
         let bytes = memory.len() as u64;
         self.assert_inside(offset, bytes);
         let ahead = |at: u64, len: u64| {
@@ -168,8 +168,8 @@ impl CachedFile {
     /// Writes into the page cache.
     ///
     /// # Errors
-    /// [`Error::Tensors`] with the system's error.
-    pub(super) fn write(&self, offset: u64, memory: &[u8]) -> Result<()> {
+    /// [`Error::Failed`] with the system's error.
+    pub(crate) fn write(&self, offset: u64, memory: &[u8]) -> Result<()> {
         self.assert_inside(offset, memory.len() as u64);
         self.file.write_all_at(memory, offset).map_err(|why| self.failed("write it", why))
     }
@@ -178,17 +178,17 @@ impl CachedFile {
     /// read would then return what the drive held before, and so must not be believed without this check behind it.
     ///
     /// # Errors
-    /// [`Error::Tensors`], once for each failure.
-    pub(super) fn check_writeback(&self) -> Result<()> {
+    /// [`Error::Failed`], once for each failure.
+    pub(crate) fn check_writeback(&self) -> Result<()> {
         check_writeback(&self.file).map_err(|why| self.failed("write back what was written", why))
     }
 
     fn failed(&self, what: &str, why: io::Error) -> Error {
-        Error::tensors(self.name(), what, why, "check its drive (dmesg), then begin the run anew")
+        Error::failed(self.name(), what, why, "check its drive (dmesg), then begin the run anew")
     }
 
     /// Has the kernel read a run into the page cache, without waiting for the data.
-    pub(super) fn read_ahead(&self, offset: u64, bytes: u64) {
+    pub(crate) fn read_ahead(&self, offset: u64, bytes: u64) {
         // One call reads no more than the device's read-ahead.
         for at in (0..bytes).step_by(PIECE_BYTES as usize) {
             let len = PIECE_BYTES.min(bytes - at);
@@ -197,7 +197,7 @@ impl CachedFile {
     }
 
     /// Takes a run out of the page cache, as far as it is written back; begins to write back the rest.
-    pub(super) fn forget(&self, offset: u64, bytes: u64) {
+    pub(crate) fn forget(&self, offset: u64, bytes: u64) {
         self.advise(offset, bytes, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     }
 
@@ -235,6 +235,10 @@ mod tests {
         back.fill(0);
         file.read_bounded(4096, &mut back).expect("a read");
         assert_eq!(back, data);
+        // Neither begin nor end lies at a page.
+        file.write(1536, &data[1..4609]).expect("a write");
+        file.read_bounded(1536, &mut back[..4608]).expect("a read");
+        assert_eq!(back[..4608], data[1..4609]);
         let error = file
             .allocate(0, 1 << 20)
             .and_then(|()| CachedFile::create(Path::new("/nonexistent"), 1));

@@ -1,7 +1,7 @@
-//! A decode loop over [`adit_kvstore::tensors`], as an inference engine runs it, with a model of a GPU.
+//! A decode loop over [`adit_tensors`], as an inference engine runs it, with a model of a GPU.
 //!
 //! ```sh
-//! cargo run --release -p adit-kvstore --example decode -- --model opt-1.3b --batch 8 --generate 16 --cache-mib 200
+//! cargo run --release -p adit-tensors --example decode -- --model opt-1.3b --batch 8 --generate 16 --cache-mib 200
 //! ```
 //!
 //! Prefill writes the keys and values of the prompt, layer by layer, as an engine computes them. Each decode step then
@@ -13,30 +13,11 @@ use std::error::Error;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use adit_kvstore::tensors::{
-    Configuration, Extent, Figures, Knob, Model, ModelGpu, Overlap, RunOptions, RunStats, Shape,
-    Spread, Tensors,
+use adit_tensors::{
+    Extent, Figures, Group, Knob, Model, ModelGpu, Overlap, RunOptions, RunStats, Shape, Spread,
+    Tensors,
 };
 use clap::{Parser, ValueEnum};
-
-#[derive(Clone, Copy, ValueEnum)]
-enum Config {
-    Mmap,
-    Fadvise,
-    Direct,
-    Dual,
-}
-
-impl From<Config> for Configuration {
-    fn from(config: Config) -> Configuration {
-        match config {
-            Config::Mmap => Configuration::Mmap,
-            Config::Fadvise => Configuration::Fadvise,
-            Config::Direct => Configuration::Direct,
-            Config::Dual => Configuration::Dual,
-        }
-    }
-}
 
 #[derive(Clone, Copy, ValueEnum)]
 enum Overlapping {
@@ -68,16 +49,13 @@ struct Arguments {
     /// Tokens to generate
     #[arg(long, default_value_t = 16)]
     generate: u32,
-    /// The paths
-    #[arg(long, default_value = "dual")]
-    config: Config,
-    /// Most MiB of the page cache for group 1; by default as much as the budget allows
+    /// Most MiB of the page cache; by default as much as the budget allows, and with 0 all layers are read past it
     #[arg(long)]
     cache_mib: Option<u64>,
-    /// The folder of group 1's files
+    /// The folder of files
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// The target of group 2, as 'vfio:0000:01:00.0'; by default the files of group 1
+    /// The target of direct layers, as 'vfio:0000:01:00.0'; by default the files
     #[arg(long)]
     extent: Option<adit_driver::Target>,
     /// Most MiB that prefill writes into the page cache; by default what the kernel keeps there
@@ -92,7 +70,7 @@ struct Arguments {
     /// Layers whose reads begin before the GPU needs them
     #[arg(long, default_value_t = 1)]
     ahead: u32,
-    /// Spread group 1 over the layers instead of taking the first ones
+    /// Spread the cached layers over all instead of taking the first ones
     #[arg(long)]
     spread: bool,
     /// Bandwidth to and from the GPU in MiB/s; 0 for copies that take no time
@@ -114,7 +92,6 @@ impl Arguments {
         let model = Model::named(&self.model)?;
         let base = RunOptions::new(Shape::new(model, self.batch, self.prompt, self.generate)?);
         Ok(RunOptions {
-            configuration: self.config.into(),
             folder: self.folder.clone().or(base.folder),
             extent: self.extent.clone().map(Extent::new),
             knob: self.cache_mib.map_or(Knob::Measured, |mib| Knob::Bytes(mib << 20)),
@@ -138,7 +115,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         false => Tensors::open(options, gpu)?,
     };
     println!(
-        "{} MiB of tensors, group 1 has {} of {layers} layers",
+        "{} MiB of tensors, {} of {layers} layers are cached",
         shape.set_bytes() >> 20,
         run.plan().cached()
     );
@@ -156,16 +133,17 @@ fn main() -> Result<(), Box<dyn Error>> {
         let iteration = Instant::now();
         step(&mut run, tokens, arguments.ahead, compute)?;
         if arguments.verbose {
-            let [group1, group2] = run.rates().map(|rate| rate / 1e9);
+            let rate = |group| run.chooser(group).rate() / 1e9;
+            let (cached_rate, direct_rate) = (rate(Group::Cached), rate(Group::Direct));
             let seconds = iteration.elapsed().as_secs_f64();
             let cached = run.plan().cached();
             println!(
-                "{tokens}: {seconds:.3} s, group 1 ({cached}) {group1:.2} GB/s, group 2 {group2:.2} GB/s"
+                "{tokens}: {seconds:.3} s, {cached} cached at {cached_rate:.2} GB/s, direct at {direct_rate:.2} GB/s"
             );
         }
     }
     let decode = begun.elapsed();
-    let overlap = run.choosers().each_ref().map(|chooser| chooser.overlap());
+    let overlap = [Group::Cached, Group::Direct].map(|group| run.chooser(group).overlap());
     println!("overlap {overlap:?}");
     report(&run.close()?, prefill, decode);
     Ok(())
@@ -178,7 +156,7 @@ fn step(
     tokens: u32,
     ahead: u32,
     compute: Duration,
-) -> Result<(), adit_kvstore::Error> {
+) -> Result<(), adit_tensors::Error> {
     let layers = run.shape().model.layers;
     let mut begun = VecDeque::new();
     for layer in 0..layers + ahead {
@@ -216,13 +194,13 @@ fn report(stats: &RunStats, prefill: Duration, decode: Duration) {
             );
         }
     };
-    for (name, group) in [("group 1", &stats.group1), ("group 2", &stats.group2)] {
+    for (name, group) in [("cached", &stats.cached), ("direct", &stats.direct)] {
         line(&format!("{name}, prefill writes"), &group.prefill_write);
         line(&format!("{name}, decode reads"), &group.decode_read);
         line(&format!("{name}, decode writes"), &group.decode_write);
     }
     println!(
-        "left group 1: {} layers, entered: {}, moved {} MiB",
+        "left the page cache: {} layers, entered: {}, moved {} MiB",
         stats.demoted_layers,
         stats.promoted_layers,
         stats.moved_bytes >> 20

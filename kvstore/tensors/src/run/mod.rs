@@ -8,50 +8,30 @@ mod tests;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
+use adit_kvstore::memory::Probe;
 use bytes::Bytes;
 
+use crate::copy::gpu::Gpu;
+use crate::copy::route::{Home, Route};
+use crate::copy::threads::{Threads, thread_of};
+use crate::copy::{Counts, Done, Task, Work};
 use crate::error::{Error, Result};
-use crate::tensors::copy::gpu::Gpu;
-use crate::tensors::copy::threads::{Threads, thread_of};
-use crate::tensors::copy::{Counts, Done, Route, Task, Work};
-use crate::tensors::options::{Configuration, RunOptions};
-use crate::tensors::overlap::{Chooser, Overlap};
-use crate::tensors::place::{Place, PlaceMap};
-use crate::tensors::plan::{FirstLayers, Plan, Ranker};
-use crate::tensors::shape::{Shape, TensorId};
-use crate::tensors::stats::{Figures, GroupStats, RunStats};
-use moving::Budgeter;
+use crate::governor::Governor;
+use crate::options::RunOptions;
+use crate::overlap::{Chooser, Overlap};
+use crate::place::{TensorLbas, TensorMap};
+use crate::plan::{FirstLayers, Group, Plan, Ranker};
+use crate::shape::{Shape, TensorId};
+use crate::stats::{Figures, GroupStats, RunStats};
 use opening::ThreadFile;
-
-/// How a layer's tensors are reached now.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Home {
-    /// In its thread's file, mapped.
-    Mapped,
-    /// In its thread's file, through the page cache.
-    Cached,
-    /// In its thread's file, through the page cache and out of it.
-    Dropped,
-    /// In its thread's file, past the page cache.
-    Direct,
-    /// In the extent.
-    Extent,
-}
-
-impl Home {
-    /// Returns the index of its group in what is kept by group: 0 for group 1, which memory keeps.
-    fn group_index(self) -> usize {
-        usize::from(!matches!(self, Home::Mapped | Home::Cached))
-    }
-}
 
 /// What a job was for.
 #[derive(Clone, Copy, Debug)]
 struct Purpose {
-    group_index: usize,
-    kind: Kind,
+    group: Group,
+    kind: JobKind,
     /// Whether its bytes had been in the page cache before.
     was_cached: bool,
     /// Whether a caller waits for it.
@@ -59,14 +39,14 @@ struct Purpose {
 }
 
 impl Purpose {
-    /// A job that is not counted.
+    /// Returns that of a job that is not counted.
     fn other(is_awaited: bool) -> Purpose {
-        Purpose { group_index: 0, kind: Kind::Other, was_cached: false, is_awaited }
+        Purpose { group: Group::Cached, kind: JobKind::Other, was_cached: false, is_awaited }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum JobKind {
     Read,
     Write,
     /// Neither; not counted.
@@ -88,7 +68,7 @@ pub struct Reading {
     tickets: [u64; 2],
     bytes: u64,
     begun: Instant,
-    group_index: usize,
+    group: Group,
     /// The counts of its run, which tell it from others.
     run: Arc<Counts>,
 }
@@ -122,21 +102,7 @@ impl From<NotFinished> for Error {
     }
 }
 
-/// What a group has moved in the present iteration.
-#[derive(Clone, Copy, Debug, Default)]
-struct Progress {
-    bytes: u64,
-    time: Duration,
-}
-
-impl Progress {
-    fn rate(self) -> f64 {
-        let seconds = self.time.as_secs_f64();
-        if seconds > 0.0 { self.bytes as f64 / seconds } else { 0.0 }
-    }
-}
-
-/// The KV tensors of one run. One thread drives it; copy threads work for it.
+/// The KV tensors of one run. One thread drives it and reads the clock; copy threads work for it.
 ///
 /// Operations on one tensor happen in the order of the calls. Writes are handed over and may end later: a failure
 /// shows in a later call, in [`Tensors::settle`] at the latest. After a failure of a drive, a file or the GPU, all later
@@ -149,7 +115,7 @@ pub struct Tensors<G: Gpu> {
     homes: Vec<Home>,
     /// Whether a layer's tensors have been in the page cache as a whole.
     was_cached: Vec<bool>,
-    /// Layers of group 1, the first ones by rank, that prefill writes into the page cache.
+    /// Cached layers, the first ones by rank, that prefill writes into the page cache.
     dirty_layers: u32,
     /// Whether a layer has blocks in the files.
     is_allocated: Vec<bool>,
@@ -157,15 +123,13 @@ pub struct Tensors<G: Gpu> {
     written: Vec<u32>,
     /// By copy thread; none if all layers are in the extent for good.
     files: Vec<ThreadFile>,
-    extent_places: Option<PlaceMap>,
+    extent_map: Option<TensorMap>,
     threads: Threads,
-    budgeter: Option<Budgeter>,
+    probe: Probe,
+    /// None if no layer may ever be cached.
+    governor: Option<Governor>,
+    /// By group.
     choosers: [Chooser; 2],
-    progress: [Progress; 2],
-    /// The rates of the last iteration.
-    rates: [f64; 2],
-    /// When the last read of each group ended.
-    last_read_end: [Instant; 2],
     /// What open jobs are for.
     purposes: HashMap<u64, Purpose>,
     /// Ended jobs for which a caller waits.
@@ -183,12 +147,12 @@ impl<G: Gpu> Tensors<G> {
     ///
     /// # Errors
     /// [`Error::Invalid`] for options that no machine could serve and for memory below the pinned reserve;
-    /// [`Error::Tensors`] and [`Error::Driver`] for files and devices.
+    /// [`Error::Failed`] and [`Error::Driver`] for files and devices.
     pub fn open(options: RunOptions, gpu: G) -> Result<Tensors<G>> {
         Tensors::open_ranked(options, gpu, &FirstLayers)
     }
 
-    /// As [`Tensors::open`], with layers entering group 1 in the order of `ranker`.
+    /// As [`Tensors::open`], with layers cached in the order of `ranker`.
     ///
     /// # Errors
     /// As [`Tensors::open`], and if the ranker does not name each layer once.
@@ -211,9 +175,10 @@ impl<G: Gpu> Tensors<G> {
         &self.gpu
     }
 
-    /// Returns the LBAs of a tensor in the extent of group 2, if it was bound there.
-    pub fn place(&self, tensor: TensorId) -> Option<Place> {
-        self.extent_places.as_ref()?.place(tensor)
+    /// Returns the bytes of the extent's device that were bound to a tensor, if it lies there.
+    pub fn extent_bytes(&self, tensor: TensorId) -> Option<Range<u64>> {
+        let start = self.extent_map.as_ref()?.byte(tensor, 0)?;
+        Some(start..start + self.options.shape.tensor_bytes())
     }
 
     /// Returns what the run did so far. Writes that have not ended are missing.
@@ -221,14 +186,9 @@ impl<G: Gpu> Tensors<G> {
         &self.stats
     }
 
-    /// Returns the choosers of the overlap, of group 1 and of group 2.
-    pub fn choosers(&self) -> &[Chooser; 2] {
-        &self.choosers
-    }
-
-    /// Returns the rates of both groups in the last iteration, in bytes per second of reading; 0 if nothing was read.
-    pub fn rates(&self) -> [f64; 2] {
-        self.rates
+    /// Returns how the reads of a group overlap, and at what rate it was read.
+    pub fn chooser(&self, group: Group) -> &Chooser {
+        &self.choosers[group as usize]
     }
 
     fn is_prefill(&self) -> bool {
@@ -281,21 +241,18 @@ impl<G: Gpu> Tensors<G> {
         let (at, bytes) = (shape.bytes(tokens.start), shape.bytes(tokens.end - tokens.start));
         let layer = tensor.layer as usize;
         let mut home = self.homes[layer];
-        let group_index = home.group_index();
-        let is_dual = self.options.configuration == Configuration::Dual;
-        let stays_dirty = self.plan.rank(tensor.layer) < self.dirty_layers;
-        let passes = home == Home::Cached && is_dual && self.is_prefill() && !stays_dirty;
-        if passes {
-            home = Home::Direct;
-        } else if home.group_index() == 0 {
-            self.was_cached[layer] |= self.is_prefill();
+        let group = home.group();
+        if self.is_prefill() && group == Group::Cached {
+            let stays_dirty = self.plan.rank(tensor.layer) < self.dirty_layers;
+            self.was_cached[layer] |= stays_dirty;
+            home = if stays_dirty { home } else { Home::Direct };
         }
-        let whole = 0..tokens.end;
-        let fill = passes.then(|| self.route(tensor, Home::Cached, &whole));
-        let route = self.route(tensor, home, tokens);
+        let passes = home.group() != group;
+        let fill = passes.then(|| self.route(tensor, Home::Cached, 0));
+        let route = self.route(tensor, home, tokens.start);
         let work = Work::Write { route, at, bytes, from_caller, fill };
         let was_cached = false;
-        let purpose = Purpose { group_index, kind: Kind::Write, was_cached, is_awaited: false };
+        let purpose = Purpose { group, kind: JobKind::Write, was_cached, is_awaited: false };
         self.send(tensor, work, purpose)?;
         let number = self.number(tensor);
         self.written[number] = self.written[number].max(tokens.end);
@@ -311,25 +268,26 @@ impl<G: Gpu> Tensors<G> {
         self.check_layer(layer)?;
         self.check_failure()?;
         TensorId::pair(layer).into_iter().try_for_each(|tensor| self.check_read(tensor, tokens))?;
-        self.follow_budget();
+        let begun = Instant::now();
+        self.follow_budget(begun);
         let bytes = self.options.shape.bytes(tokens);
-        let (home, begun) = (self.homes[layer as usize], Instant::now());
-        let group_index = home.group_index();
-        let overlap = self.overlap(group_index);
+        let home = self.homes[layer as usize];
+        let group = home.group();
+        let overlap = self.options.overlap.unwrap_or_else(|| self.chooser(group).overlap());
         let tensors = TensorId::pair(layer);
         let copies_to = self.entering(layer, tokens);
-        let was_cached = self.was_cached[layer as usize] && group_index == 0;
+        let was_cached = self.was_cached[layer as usize] && group == Group::Cached;
         let mut tickets = [0; 2];
         for (tensor, ticket) in tensors.into_iter().zip(&mut tickets) {
-            let route = self.route(tensor, home, &(0..tokens));
-            let copy_to = copies_to.then(|| self.file_offset(tensor));
+            let route = self.route(tensor, home, 0);
+            let copy_to = copies_to.then(|| self.file_offset(tensor, 0));
             let work = Work::Read { route, bytes, overlap, copy_to, to_caller: false };
-            let purpose = Purpose { group_index, kind: Kind::Read, was_cached, is_awaited: true };
+            let purpose = Purpose { group, kind: JobKind::Read, was_cached, is_awaited: true };
             *ticket = self.send(tensor, work, purpose)?;
         }
-        self.was_cached[layer as usize] |= group_index == 0;
+        self.was_cached[layer as usize] |= group == Group::Cached;
         let run = Arc::clone(self.threads.counts());
-        Ok(Reading { layer, tickets, bytes: 2 * bytes, begun, group_index, run })
+        Ok(Reading { layer, tickets, bytes: 2 * bytes, begun, group, run })
     }
 
     /// Waits until a layer is in the GPU's memory.
@@ -347,15 +305,12 @@ impl<G: Gpu> Tensors<G> {
         let (keys, values) = (keys?, values?);
         // The GPU may have computed for a while since the end.
         let ended = keys.at.max(values.at);
-        let last_end = &mut self.last_read_end[reading.group_index];
-        let progress = &mut self.progress[reading.group_index];
-        progress.bytes += reading.bytes;
-        progress.time += ended.saturating_duration_since(reading.begun.max(*last_end));
-        *last_end = ended.max(*last_end);
-        let (bytes, rate) = (progress.bytes, progress.rate());
-        let layers = [self.plan.group1(), self.plan.group2()][reading.group_index].len();
-        let all = reading.bytes * layers as u64;
-        self.choosers[reading.group_index].notice(rate, bytes as f64 / all.max(1) as f64);
+        let layers = match reading.group {
+            Group::Cached => self.plan.cached_layers(),
+            Group::Direct => self.plan.direct_layers(),
+        };
+        let (bytes, all) = (reading.bytes, reading.bytes * layers.len() as u64);
+        self.choosers[reading.group as usize].note_read(bytes, all, reading.begun, ended);
         keys.result.and(values.result)?;
         // A write of these tensors that failed came before.
         Ok(self.check_failure()?)
@@ -378,7 +333,7 @@ impl<G: Gpu> Tensors<G> {
         self.check_layer(tensor.layer)?;
         self.check_failure()?;
         self.check_read(tensor, tokens)?;
-        let route = self.route(tensor, self.homes[tensor.layer as usize], &(0..tokens));
+        let route = self.route(tensor, self.homes[tensor.layer as usize], 0);
         let bytes = self.options.shape.bytes(tokens);
         let overlap = Overlap::Intra;
         let work = Work::Read { route, bytes, overlap, copy_to: None, to_caller: true };
@@ -406,7 +361,7 @@ impl<G: Gpu> Tensors<G> {
     }
 
     /// Ends a pass over all layers, the first of which is prefill: chooses the overlap for the next one from what was
-    /// measured, and whether group 1 is worth having.
+    /// measured, and whether caching is worth it.
     ///
     /// # Errors
     /// Earlier failures.
@@ -415,18 +370,14 @@ impl<G: Gpu> Tensors<G> {
             self.settle()?;
         } else {
             self.check_failure()?;
-            self.rates = self.progress.map(Progress::rate);
-            for (chooser, rate) in self.choosers.iter_mut().zip(self.rates) {
-                chooser.finish(rate);
-            }
-            self.weigh_groups();
+            self.choosers.iter_mut().for_each(Chooser::end_iteration);
+            self.weigh_groups(Instant::now());
         }
-        self.progress = Default::default();
         self.stats.iterations += 1;
         Ok(())
     }
 
-    /// Waits for all work, deallocates the extent of group 2 and ends the copy threads. After a failure as well, but what a
+    /// Waits for all work, deallocates the extent and ends the copy threads. After a failure as well, but what a
     /// command may still write is not deallocated. Dropping the handle does the same, and logs failures.
     ///
     /// # Errors
@@ -447,17 +398,13 @@ impl<G: Gpu> Tensors<G> {
 
     /// Deallocates the extent, once all writes have ended.
     fn deallocate(&mut self) -> Result<()> {
-        let Some(map) = &self.extent_places else { return Ok(()) };
-        let Place { lba_start: slba, lbas } = map.extent();
+        let Some(map) = &self.extent_map else { return Ok(()) };
+        let TensorLbas { lba_start: slba, lbas } = map.extent();
         if lbas == 0 || self.is_stuck {
             return Ok(());
         }
         let ticket = self.send_to(0, Task::Deallocate { slba, lbas }, Purpose::other(true))?;
         self.wait_for(ticket)?.result.map(drop)
-    }
-
-    fn overlap(&self, group_index: usize) -> Overlap {
-        self.options.overlap.unwrap_or_else(|| self.choosers[group_index].overlap())
     }
 
     fn check_layer(&self, layer: u32) -> Result<()> {
@@ -509,33 +456,21 @@ impl<G: Gpu> Tensors<G> {
         &self.files[thread_of(tensor, self.files.len())]
     }
 
-    /// Returns where a tensor begins in its file, in bytes.
-    fn file_offset(&self, tensor: TensorId) -> u64 {
-        self.file(tensor).places.byte(tensor).expect("each tensor has a place in its file")
+    /// Returns where byte `at` of a tensor lies in its file.
+    fn file_offset(&self, tensor: TensorId, at: u64) -> u64 {
+        self.file(tensor).map.byte(tensor, at).expect("the file has each tensor")
     }
 
-    /// Returns how tokens of a tensor are reached.
-    fn route(&self, tensor: TensorId, home: Home, tokens: &Range<u32>) -> Route {
-        let slab = self.options.shape.slab(tokens);
-        let of = |places: &PlaceMap| {
-            let span = places.locate(tensor, &slab).expect("tokens of a tensor with a place");
-            span.slba * places.lba_bytes()
+    /// Returns how the tokens of a tensor are reached from the first one on.
+    fn route(&self, tensor: TensorId, home: Home, first_token: u32) -> Route {
+        let at = self.options.shape.bytes(first_token);
+        let is_cached = |next: TensorId| self.plan.is_cached(next.layer);
+        let runs_on = || self.file(tensor).map.next(tensor).is_some_and(is_cached);
+        let offset = match (home, &self.extent_map) {
+            (Home::Extent, Some(map)) => map.byte(tensor, at).expect("its home is the extent"),
+            _ => self.file_offset(tensor, at),
         };
-        let offset = || of(&self.file(tensor).places);
-        match home {
-            Home::Mapped => Route::Mapped { offset: offset() },
-            Home::Cached => {
-                let next = self.file(tensor).places.next(tensor);
-                let is_last = next.is_none_or(|next| !self.plan.is_cached(next.layer));
-                Route::Cached { offset: offset(), is_last }
-            }
-            Home::Dropped => Route::Dropped { offset: offset() },
-            Home::Direct => Route::Direct { offset: offset() },
-            Home::Extent => {
-                let places = self.extent_places.as_ref().expect("the home comes with its places");
-                Route::Extent { offset: of(places) }
-            }
-        }
+        Route { home, offset, runs_on: home == Home::Cached && runs_on() }
     }
 
     /// Gives an operation on a tensor to its thread.
@@ -573,8 +508,7 @@ impl<G: Gpu> Tensors<G> {
         moved.is_refault = purpose.was_cached;
         if result.is_ok() {
             let is_prefill = self.is_prefill();
-            let RunStats { group1, group2, .. } = &mut self.stats;
-            let group = if purpose.group_index == 0 { group1 } else { group2 };
+            let group = self.stats.group_mut(purpose.group);
             if let Some(figures) = figures(group, purpose.kind, is_prefill) {
                 figures.add(&moved);
             }
@@ -599,12 +533,12 @@ impl<G: Gpu> Tensors<G> {
     }
 }
 
-fn figures(group: &mut GroupStats, kind: Kind, is_prefill: bool) -> Option<&mut Figures> {
+fn figures(group: &mut GroupStats, kind: JobKind, is_prefill: bool) -> Option<&mut Figures> {
     match kind {
-        Kind::Read => Some(&mut group.decode_read),
-        Kind::Write if is_prefill => Some(&mut group.prefill_write),
-        Kind::Write => Some(&mut group.decode_write),
-        Kind::Other => None,
+        JobKind::Read => Some(&mut group.decode_read),
+        JobKind::Write if is_prefill => Some(&mut group.prefill_write),
+        JobKind::Write => Some(&mut group.decode_write),
+        JobKind::Other => None,
     }
 }
 

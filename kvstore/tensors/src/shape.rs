@@ -1,10 +1,8 @@
 //! Sizes of a model's KV tensors.
 
 use std::fmt;
-use std::ops::Range;
 
 use crate::error::{Error, Result};
-use crate::tensors::place::Slab;
 
 /// Which of a layer's two tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -116,7 +114,7 @@ impl Shape {
     }
 
     /// Checks the numbers, which are public.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let Model { layers, heads, head_elements, .. } = self.model;
         let dimensions = [layers, heads, head_elements, self.batch, self.element_bytes];
         if dimensions.contains(&0) || self.prompt_tokens == 0 || self.generated_tokens == 0 {
@@ -141,22 +139,6 @@ impl Shape {
     /// Returns the bytes of a tensor with this many tokens.
     pub fn bytes(&self, tokens: u32) -> u64 {
         self.unit_bytes() * u64::from(tokens)
-    }
-
-    /// Returns tokens as a part of a tensor, whose axes are tokens, heads of all sequences, and elements of a head.
-    pub(super) fn slab(&self, tokens: &Range<u32>) -> Slab {
-        let [_, heads, elements] = self.dimensions();
-        Slab {
-            of: self.dimensions(),
-            at: [tokens.start.into(), 0, 0],
-            dimensions: [u64::from(tokens.end - tokens.start), heads, elements],
-        }
-    }
-
-    /// Returns the dimensions of a tensor at its final size, in elements.
-    pub(super) fn dimensions(&self) -> [u64; 3] {
-        let heads = u64::from(self.batch) * u64::from(self.model.heads);
-        [self.tokens_max().into(), heads, self.model.head_elements.into()]
     }
 
     /// Returns the most tokens that a tensor holds: the prompt's and the generated ones but the last, whose keys and

@@ -3,12 +3,14 @@
 //! A run has two tensors for each layer, K and V. Prefill writes all of them once; each decode step reads all of them
 //! and appends one token. They are temporal: no journal, no keys, nothing is kept after the run. If the set is larger
 //! than memory, a page cache that replaces the least recently used page evicts each page before its next use. This
-//! module keeps some layers in the page cache, as many as fit, and reads the others past it.
+//! crate keeps some layers in the page cache, as many as fit, and reads the others past it.
 //!
-//! | group | lives in | read | written |
+//! | [`Group`] | lives in | read | written |
 //! |---|---|---|---|
-//! | 1 | a file for each copy thread ([`group1`](self#group-1)) | through the page cache | through the page cache; in prefill only as much as stays there |
-//! | 2 | one contiguous run of LBAs of any [`adit_driver::Target`] | directly, in order | directly |
+//! | `Cached` | a file for each copy thread | through the page cache | through the page cache; in prefill only as much as stays there |
+//! | `Direct` | one contiguous run of LBAs of any [`adit_driver::Target`], or the same files | directly, in order | directly |
+//!
+//! The paper Dual-Blade (arXiv:2604.26557) calls the cached layers group 1 and the direct ones group 2.
 //!
 //! # How to use it
 //!
@@ -17,7 +19,7 @@
 //! and `write_layer` of one more token in decode; [`Tensors::next_iteration`] after each pass over the layers.
 //!
 //! ```
-//! use adit_kvstore::tensors::{Model, ModelGpu, RunOptions, Shape, Tensors};
+//! use adit_tensors::{Model, ModelGpu, RunOptions, Shape, Tensors};
 //!
 //! // Two sequences of 64 tokens each, to which 4 more are generated. The GPU is a model of one.
 //! let shape = Shape::new(Model::OPT_1_3B, 2, 64, 4)?;
@@ -34,41 +36,49 @@
 //!     run.next_iteration()?;
 //! }
 //! assert_eq!(run.close()?.iterations, 4);
-//! # Ok::<(), adit_kvstore::Error>(())
+//! # Ok::<(), adit_tensors::Error>(())
 //! ```
 //!
-//! `docs/use/tensors.md` explains `kvstore/examples/decode.rs`, a loop that reads some layers ahead.
+//! `docs/use/tensors.md` explains `kvstore/tensors/examples/decode.rs`, a loop that reads some layers ahead.
 //!
-//! # Group 1
+//! # Cached layers
 //!
-//! Prefill writes into the page cache as much of the group as the kernel keeps there without writing it back
-//! ([`dirty_room`](crate::memory::dirty_room)), so that it never waits for the drive, and the rest past it. These layers
-//! enter the page cache when they are read back, while copy threads are idle or by their first read. When memory shrinks,
-//! layers leave the page cache and are read directly from the same files: that moves no bytes. When it grows, a layer of
-//! group 2 is written to the files as it passes through pinned memory on its next read: that moves its bytes once.
+//! Prefill writes as many of them into the page cache as the kernel keeps there without writing them back
+//! ([`dirty_room`](adit_kvstore::memory::dirty_room)), so that it never waits for the drive, and the rest past it. These
+//! layers enter the page cache when they are read back, while copy threads are idle or by their first read. When memory
+//! shrinks, layers leave the page cache and are read directly from the same files: that moves no bytes. When it grows, a
+//! layer of the extent is written to the files as it passes through pinned memory on its next read: that moves its bytes
+//! once.
 //!
-//! A drive behind `vfio:` or `uring-cmd:` has no page cache: group 1 then lives on a mounted file system of another
-//! drive or namespace, and without one ([`RunOptions::folder`]) there is only group 2.
+//! A drive behind `vfio:` or `uring-cmd:` has no page cache: cached layers then live on a mounted file system of another
+//! drive or namespace. Without one ([`RunOptions::folder`]) all layers are direct.
 //!
 //! # Inside
+//!
+//! From the bottom up; a file builds on those before it:
 //!
 //! | file | holds |
 //! |---|---|
 //! | `shape` | sizes of a model's tensors |
-//! | `governor` | how many layers are in the page cache as memory comes and goes ([`crate::memory`]) |
-//! | `plan` | which layers are in which group |
 //! | `place` | where each tensor lies, and which commands reach it |
+//! | `plan` | which layers are in which group |
+//! | `stats` | what a run counts |
+//! | `options` | options of a run |
+//! | `governor` | how many layers are cached as memory comes and goes |
 //! | `overlap` | whether the copy threads read at the same time or in turn |
-//! | `group1`, `group2` | a file under the page cache; a queue that moves runs of LBAs |
+//! | `cached`, `direct` | a file under the page cache; the core of a queue that moves runs of LBAs |
 //! | `copy` | the threads that own pinned memory, and the GPU's side of them |
 //! | `run` | the handle |
 //!
-//! Planner, governor, places and overlap have no clock and no I/O of their own.
+//! Files up to `direct` are cores: they read no clock and never wait for a device, but take the time. `copy` and `run` pass
+//! it to them.
+#![forbid(unsafe_code)]
 
+mod cached;
 mod copy;
+mod direct;
+mod error;
 mod governor;
-mod group1;
-mod group2;
 mod options;
 mod overlap;
 mod place;
@@ -78,10 +88,10 @@ mod shape;
 mod stats;
 
 pub use copy::gpu::{Gpu, ModelGpu};
-pub use options::{Configuration, Extent, Knob, RunOptions};
+pub use error::{Error, Result};
+pub use options::{Extent, Knob, RunOptions};
 pub use overlap::{Chooser, Overlap};
-pub use place::{Area, Chunk, Place, PlaceMap, Slab, Span, chunks};
-pub use plan::{FirstLayers, Plan, Ranker, Spread, cached_layers};
+pub use plan::{FirstLayers, Group, Plan, Ranker, Spread};
 pub use run::{NotFinished, Reading, Tensors};
 pub use shape::{Component, Model, Shape, TensorId};
 pub use stats::{Figures, GroupStats, Latency, RunStats};

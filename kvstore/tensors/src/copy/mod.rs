@@ -4,12 +4,15 @@
 //! All operations on a tensor go to the same thread, so they happen in the order in which they were asked for. In the
 //! overlap *cross*, threads take turns at storage: one reads while another copies to the GPU.
 
-pub(super) mod gpu;
+pub(crate) mod checksums;
+pub(crate) mod fillings;
+pub(crate) mod gpu;
+pub(crate) mod queue;
+pub(crate) mod route;
 #[cfg(test)]
 mod tests;
-pub(super) mod threads;
+pub(crate) mod threads;
 
-use std::collections::{HashMap, VecDeque};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
@@ -22,58 +25,28 @@ use adit_driver::memory::Buffer;
 use bytes::Bytes;
 
 use crate::error::{Error, Result};
-use crate::media::checksum;
-use crate::tensors::copy::gpu::Gpu;
-use crate::tensors::group1::{CachedFile, PIECE_BYTES};
-use crate::tensors::group2::{Cost, Direction, Stream};
-use crate::tensors::overlap::Overlap;
-use crate::tensors::place::Span;
-use crate::tensors::shape::TensorId;
-use crate::tensors::stats::Moved;
+
+use crate::cached::{CachedFile, PIECE_BYTES};
+use crate::copy::checksums::Checksums;
+use crate::copy::fillings::Fillings;
+use crate::copy::gpu::Gpu;
+use crate::copy::queue::BlockingQueue;
+use crate::copy::route::{Home, Route};
+use crate::direct::{Cost, Direction};
+use crate::overlap::Overlap;
+use crate::place::Span;
+use crate::shape::TensorId;
+use crate::stats::Moved;
 
 /// Writes that a thread leaves behind at most.
-pub(super) const BEHIND_COUNT: u64 = 8;
+pub(crate) const BEHIND_COUNT: u64 = 8;
 
 /// How long a thread is without a job before it looks whether all are.
 const LULL: Duration = Duration::from_millis(1);
 
-/// How tokens of a tensor are reached, and where the first of them lies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Route {
-    /// Through a mapping of the file.
-    Mapped { offset: u64 },
-    /// Through the page cache. What follows the last one in the file is not of group 1, and read-ahead is to leave it
-    /// alone.
-    Cached { offset: u64, is_last: bool },
-    /// Through the page cache, which drops it after each use.
-    Dropped { offset: u64 },
-    /// Past the page cache, in the file.
-    Direct { offset: u64 },
-    /// In the extent.
-    Extent { offset: u64 },
-}
-
-impl Route {
-    /// Returns the route of what lies `bytes` further on.
-    fn further(mut self, bytes: u64) -> Route {
-        let (Route::Mapped { offset }
-        | Route::Cached { offset, .. }
-        | Route::Dropped { offset }
-        | Route::Direct { offset }
-        | Route::Extent { offset }) = &mut self;
-        *offset += bytes;
-        self
-    }
-
-    /// Returns whether it goes past the page cache.
-    fn is_direct(self) -> bool {
-        matches!(self, Route::Direct { .. } | Route::Extent { .. })
-    }
-}
-
 /// An operation on a tensor.
 #[derive(Debug)]
-pub(super) enum Work {
+pub(crate) enum Work {
     /// Reads the first `bytes` of it, and passes them to the GPU or back to the caller.
     Read {
         route: Route,
@@ -98,7 +71,7 @@ pub(super) enum Work {
 
 /// What a thread is to do.
 #[derive(Debug)]
-pub(super) enum Task {
+pub(crate) enum Task {
     /// An operation on a tensor.
     Tensor(TensorId, Work),
     /// Waits for all writes left behind.
@@ -109,27 +82,27 @@ pub(super) enum Task {
 
 /// A task for a thread.
 #[derive(Debug)]
-pub(super) struct Job {
-    pub(super) ticket: u64,
-    pub(super) task: Task,
+pub(crate) struct Job {
+    pub(crate) ticket: u64,
+    pub(crate) task: Task,
 }
 
 /// How a task ended.
 #[derive(Debug)]
-pub(super) struct Done {
-    pub(super) ticket: u64,
-    pub(super) moved: Moved,
-    pub(super) ended_at: Instant,
+pub(crate) struct Done {
+    pub(crate) ticket: u64,
+    pub(crate) moved: Moved,
+    pub(crate) ended_at: Instant,
     /// The bytes that the caller asked for.
-    pub(super) bytes: Option<Vec<u8>>,
-    pub(super) result: Result<()>,
+    pub(crate) bytes: Option<Vec<u8>>,
+    pub(crate) result: Result<()>,
     /// Whether a command of this thread never ended: the device may still carry it out.
-    pub(super) is_stuck: bool,
+    pub(crate) is_stuck: bool,
 }
 
 /// What a thread tells its owner.
 #[derive(Debug)]
-pub(super) enum Report {
+pub(crate) enum Report {
     /// It has a worker.
     Started,
     /// It could not make one, and ends.
@@ -142,73 +115,35 @@ pub(super) enum Report {
 
 /// What the threads of a run count together.
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(crate) struct Counts {
     /// Jobs that no thread has ended.
-    pub(super) unended: AtomicUsize,
+    pub(crate) unended: AtomicUsize,
     /// Bytes that idle threads read through the page cache.
-    pub(super) filled_bytes: AtomicU64,
-}
-
-/// A tensor that is to be in the page cache.
-#[derive(Debug)]
-struct Filling {
-    tensor: TensorId,
-    route: Route,
-    bytes: u64,
+    pub(crate) filled_bytes: AtomicU64,
 }
 
 /// What a thread works with.
-pub(super) struct Worker<G> {
-    pub(super) gpu: Arc<G>,
+pub(crate) struct Worker<G> {
+    pub(crate) gpu: Arc<G>,
     /// Pinned memory for a portion; gone if a command on it never ended.
-    pub(super) memory: Option<Buffer>,
+    pub(crate) memory: Option<Buffer>,
     /// Most bytes of a portion, whole tokens.
-    pub(super) portion_bytes: u64,
-    pub(super) file: Option<CachedFile>,
-    pub(super) mapped: Option<Stream>,
-    pub(super) direct: Option<Stream>,
-    pub(super) extent: Option<Stream>,
+    pub(crate) portion_bytes: u64,
+    pub(crate) file: Option<CachedFile>,
+    pub(crate) direct: Option<BlockingQueue>,
+    pub(crate) extent: Option<BlockingQueue>,
     /// Held while reading a tensor of each group in the overlap *cross*.
-    pub(super) turns: [Arc<Mutex<()>>; 2],
+    pub(crate) turns: [Arc<Mutex<()>>; 2],
     /// The checksums of tokens, if they are kept.
-    pub(super) checksums: Option<Checksums>,
+    pub(crate) checksums: Option<Checksums>,
     /// What to read through the page cache while idle.
-    pub(super) fills: Fillings,
-    pub(super) counts: Arc<Counts>,
-}
-
-/// What a thread is to read through the page cache while it is idle.
-#[derive(Debug, Default)]
-pub(super) struct Fillings(VecDeque<Filling>);
-
-impl Fillings {
-    /// Adds the first bytes of a tensor, instead of fewer of them.
-    fn add(&mut self, tensor: TensorId, route: Route, bytes: u64) {
-        self.forget(tensor);
-        self.0.push_back(Filling { tensor, route, bytes });
-    }
-
-    /// Removes a tensor: it is in the page cache now, or is not to be.
-    fn forget(&mut self, tensor: TensorId) {
-        self.0.retain(|filling| filling.tensor != tensor);
-    }
-
-    /// Cuts the next piece off, `most` bytes of it; returns how it is reached, and its bytes.
-    fn next(&mut self, most: u64) -> Option<(Route, u64)> {
-        let Filling { route, bytes, .. } = self.0.front_mut()?;
-        let piece = (*route, most.min(*bytes));
-        *bytes -= piece.1;
-        *route = route.further(piece.1);
-        if *bytes == 0 {
-            self.0.pop_front();
-        }
-        Some(piece)
-    }
+    pub(crate) fills: Fillings,
+    pub(crate) counts: Arc<Counts>,
 }
 
 impl<G: Gpu> Worker<G> {
     /// Carries out jobs until their sender is gone.
-    pub(super) fn run(mut self, jobs: &Receiver<Job>, reports: &Sender<Report>) {
+    pub(crate) fn run(mut self, jobs: &Receiver<Job>, reports: &Sender<Report>) {
         let reads = Reads::of_this_thread();
         while let Some(Job { ticket, task }) = self.next(jobs) {
             let mut moved = Moved::default();
@@ -229,7 +164,7 @@ impl<G: Gpu> Worker<G> {
     /// from the others. Pinned memory is idle then. A job waits for one piece at most.
     fn next(&mut self, jobs: &Receiver<Job>) -> Option<Job> {
         let mut lull = LULL;
-        while !self.fills.0.is_empty() {
+        while !self.fills.is_empty() {
             match jobs.recv_timeout(lull) {
                 Ok(job) => return Some(job),
                 Err(RecvTimeoutError::Disconnected) => return None,
@@ -258,8 +193,8 @@ impl<G: Gpu> Worker<G> {
 
     /// Returns whether a command never ended.
     fn is_stuck(&self) -> bool {
-        let streams = [&self.mapped, &self.direct, &self.extent];
-        self.memory.is_none() || streams.into_iter().flatten().any(Stream::is_stuck)
+        let mut queues = [&self.direct, &self.extent].into_iter().flatten();
+        self.memory.is_none() || queues.any(BlockingQueue::is_stuck)
     }
 
     fn carry_out(
@@ -283,18 +218,15 @@ impl<G: Gpu> Worker<G> {
                 for part in self.portions(bytes) {
                     let len = part.end - part.start;
                     self.read_in_turn(route.further(part.start), len, overlap, moved)?;
-                    if !matches!(route, Route::Extent { .. }) {
+                    if route.home != Home::Extent {
                         self.file().check_writeback()?;
                     }
                     let copy_to = copy_to.map(|offset| offset + part.start);
                     self.deliver(tensor, part, kept.as_mut(), copy_to)?;
                 }
-                moved.missed_bytes = match route.is_direct() {
-                    true => Some(bytes),
-                    false => {
-                        reads.bytes().zip(before).map(|(now, before)| now.saturating_sub(before))
-                    }
-                };
+                let delivered = || Some(reads.bytes()?.saturating_sub(before?));
+                let is_direct = self.queue(route).is_some_and(|(queue, _)| !queue.is_cached());
+                moved.missed_bytes = if is_direct { Some(bytes) } else { delivered() };
                 Ok(kept)
             }
             Work::Write { route, at, bytes, from_caller, fill } => {
@@ -329,13 +261,9 @@ impl<G: Gpu> Worker<G> {
 
     /// Waits for the writes behind of a tensor, or of all, on every queue: the tensor may have changed its route.
     fn settle(&mut self, tensor: Option<TensorId>) -> Result<()> {
-        let streams = [&mut self.mapped, &mut self.direct, &mut self.extent];
-        let mut settled = Ok(());
-        for stream in streams.into_iter().flatten() {
-            // Whether or not another one has a failure.
-            settled = settled.and(stream.settle(tensor));
-        }
-        settled
+        let queues = [&mut self.direct, &mut self.extent].into_iter().flatten();
+        // Each of them, whether or not another one has a failure.
+        queues.map(|queue| queue.settle(tensor)).fold(Ok(()), Result::and)
     }
 
     /// Divides the bytes of an operation into portions.
@@ -345,18 +273,17 @@ impl<G: Gpu> Worker<G> {
         (0..bytes).step_by(most as usize).map(move |at| at..bytes.min(at + most))
     }
 
-    /// Returns the queue of a route, and the first LBA there.
-    fn stream(&mut self, route: Route) -> Option<(&mut Stream, u64)> {
-        let (stream, offset) = match route {
-            Route::Cached { .. } | Route::Dropped { .. } => return None,
-            Route::Mapped { offset } => (self.mapped.as_mut(), offset),
-            Route::Direct { offset } => (self.direct.as_mut(), offset),
-            Route::Extent { offset } => (self.extent.as_mut(), offset),
+    /// Returns the queue of a route past the page cache, and the first LBA there.
+    fn queue(&mut self, route: Route) -> Option<(&mut BlockingQueue, u64)> {
+        let queue = match route.home {
+            Home::Cached => return None,
+            Home::Direct => self.direct.as_mut(),
+            Home::Extent => self.extent.as_mut(),
         };
-        let stream = stream.expect("routes come with their queue");
-        let lba = u64::from(stream.lba_bytes());
-        assert!(offset.is_multiple_of(lba), "tokens begin at LBAs");
-        Some((stream, offset / lba))
+        let queue = queue.expect("routes come with their queue");
+        let lba = u64::from(queue.lba_bytes());
+        assert!(route.offset.is_multiple_of(lba), "tokens begin at LBAs");
+        Some((queue, route.offset / lba))
     }
 
     /// Reads a portion, in the overlap *cross* while no other thread reads one of the group.
@@ -367,7 +294,7 @@ impl<G: Gpu> Worker<G> {
         overlap: Overlap,
         moved: &mut Moved,
     ) -> Result<()> {
-        let turn = Arc::clone(&self.turns[usize::from(route.is_direct())]);
+        let turn = Arc::clone(&self.turns[route.home.group() as usize]);
         let _turn = (overlap == Overlap::Cross).then(|| turn.lock());
         let begun = Instant::now();
         let result = self.read(route, bytes, moved);
@@ -377,23 +304,17 @@ impl<G: Gpu> Worker<G> {
 
     /// Reads bytes to the start of pinned memory.
     fn read(&mut self, route: Route, bytes: u64, moved: &mut Moved) -> Result<()> {
-        match route {
-            Route::Cached { offset, .. } | Route::Dropped { offset } => {
-                let runs_on = matches!(route, Route::Cached { is_last: false, .. });
-                let mut memory = self.memory.take().ok_or_else(gone)?;
-                let data = &mut memory[..bytes as usize];
-                let result = match runs_on {
-                    true => self.file().read(offset, data),
-                    false => self.file().read_bounded(offset, data),
-                };
-                self.memory = Some(memory);
-                if matches!(route, Route::Dropped { .. }) {
-                    self.file().forget(offset, bytes);
-                }
-                result
-            }
-            _ => self.transfer(Direction::Read, route, bytes, moved),
+        if route.home != Home::Cached {
+            return self.transfer(Direction::Read, route, bytes, moved);
         }
+        let mut memory = self.memory.take().ok_or_else(gone)?;
+        let data = &mut memory[..bytes as usize];
+        let result = match route.runs_on {
+            true => self.file().read(route.offset, data),
+            false => self.file().read_bounded(route.offset, data),
+        };
+        self.memory = Some(memory);
+        result
     }
 
     /// Moves bytes of a tensor between the drive and the start of pinned memory.
@@ -405,14 +326,11 @@ impl<G: Gpu> Worker<G> {
         moved: &mut Moved,
     ) -> Result<()> {
         let memory = self.memory.take().ok_or_else(gone)?;
-        let (stream, slba) = self.stream(route).expect("the route passes the page cache");
-        let before = stream.cost();
-        let (memory, result) = stream.transfer(direction, Span { slba, bytes }, memory);
-        let after = stream.cost();
+        let (queue, slba) = self.queue(route).expect("the route passes the page cache");
+        let before = queue.cost();
+        let (memory, result) = queue.transfer(direction, Span { slba, bytes }, memory);
+        add_cost(moved, before, queue.cost());
         self.memory = memory;
-        if !matches!(route, Route::Mapped { .. }) {
-            add_cost(moved, before, after);
-        }
         result
     }
 
@@ -438,7 +356,8 @@ impl<G: Gpu> Worker<G> {
             }
         }
         let Some(offset) = copy_to else { return Ok(()) };
-        self.transfer(Direction::Write, Route::Direct { offset }, bytes, &mut Moved::default())
+        let route = Route { home: Home::Direct, offset, runs_on: false };
+        self.transfer(Direction::Write, route, bytes, &mut Moved::default())
     }
 
     /// Writes a portion.
@@ -468,14 +387,11 @@ impl<G: Gpu> Worker<G> {
             *time_of_fill = begun.elapsed();
             Ok(())
         };
-        let behind = match self.stream(route) {
-            Some((stream, slba)) if stream.leaves_behind(tensor, bytes) => Some((stream, slba)),
-            _ => None,
-        };
-        let result = if let Some((stream, slba)) = behind {
-            let before = stream.cost();
-            let result = stream.write_behind(tensor, Span { slba, bytes }, fill);
-            add_cost(moved, before, stream.cost());
+        let behind = self.queue(route).filter(|(queue, _)| queue.leaves_behind(tensor, bytes));
+        let result = if let Some((queue, slba)) = behind {
+            let before = queue.cost();
+            let result = queue.write_behind(tensor, Span { slba, bytes }, fill);
+            add_cost(moved, before, queue.cost());
             result
         } else {
             self.fill_and_write(route, bytes, fill, moved)
@@ -494,26 +410,19 @@ impl<G: Gpu> Worker<G> {
     ) -> Result<()> {
         let len = bytes as usize;
         fill(&mut self.memory.as_mut().ok_or_else(gone)?[..len])?;
-        match route {
-            Route::Cached { offset, .. } | Route::Dropped { offset } => {
-                let memory = self.memory.as_ref().ok_or_else(gone)?;
-                self.file().write(offset, &memory[..len])?;
-                if matches!(route, Route::Dropped { .. }) {
-                    self.file().forget(offset, bytes);
-                }
-                Ok(())
-            }
-            _ => self.transfer(Direction::Write, route, bytes, moved),
+        if route.home != Home::Cached {
+            return self.transfer(Direction::Write, route, bytes, moved);
         }
+        let memory = self.memory.as_ref().ok_or_else(gone)?;
+        self.file().write(route.offset, &memory[..len])
     }
 
     fn deallocate(&mut self, slba: u64, lbas: u64) -> Result<()> {
-        let Some(stream) = &mut self.extent else { return Ok(()) };
+        let Some(queue) = &mut self.extent else { return Ok(()) };
         let mut memory = self.memory.take().ok_or_else(gone)?;
         // A page holds the ranges of any deallocation.
-        let rest = memory.split_off(memory.len().min(4096));
-        drop(rest);
-        stream.deallocate(slba, lbas, memory)
+        drop(memory.split_off(memory.len().min(4096)));
+        queue.deallocate(slba, lbas, memory)
     }
 }
 
@@ -527,59 +436,11 @@ fn add_cost(moved: &mut Moved, before: Cost, after: Cost) {
 /// The error of a thread without memory.
 fn gone() -> Error {
     let why = "its memory is still with a command that never ended";
-    Error::tensors(
-        "a copy thread",
-        "move a tensor",
-        why,
-        "check the drive, then begin the run anew",
-    )
+    Error::failed("a copy thread", "move a tensor", why, "check the drive, then begin the run anew")
 }
 
 fn gpu_failed(tensor: TensorId, why: std::io::Error) -> Error {
-    Error::tensors("the GPU", format!("copy {tensor}"), why, "check it, then begin the run anew")
-}
-
-/// The checksums of tokens, so that a read verifies all that it returns, whatever writes it came with.
-#[derive(Debug)]
-pub(super) struct Checksums {
-    unit_bytes: usize,
-    /// By token; `None` for one that was never written.
-    tokens: HashMap<TensorId, Vec<Option<u32>>>,
-}
-
-impl Checksums {
-    /// No checksums of tokens that have `unit_bytes` each in a tensor.
-    pub(super) fn new(unit_bytes: u64) -> Checksums {
-        let unit_bytes = usize::try_from(unit_bytes).expect("a token fits into memory");
-        Checksums { unit_bytes, tokens: HashMap::new() }
-    }
-
-    /// Keeps those of the tokens written from byte `at` on.
-    fn keep(&mut self, tensor: TensorId, at: u64, bytes: &[u8]) {
-        let (unit, at) = (self.unit_bytes, at as usize);
-        assert!(at.is_multiple_of(unit) && bytes.len().is_multiple_of(unit), "whole tokens");
-        let (first, end) = (at / unit, (at + bytes.len()) / unit);
-        let kept = self.tokens.entry(tensor).or_default();
-        kept.resize(kept.len().max(end), None);
-        for (slot, token) in kept[first..].iter_mut().zip(bytes.chunks_exact(unit)) {
-            *slot = Some(checksum::of(token));
-        }
-    }
-
-    /// Verifies the tokens read from byte `at` on.
-    fn verify(&self, tensor: TensorId, at: u64, bytes: &[u8]) -> Result<()> {
-        let first = at as usize / self.unit_bytes;
-        let kept = self.tokens.get(&tensor).and_then(|kept| kept.get(first..)).unwrap_or_default();
-        let tokens = (first..).zip(bytes.chunks_exact(self.unit_bytes).zip(kept));
-        for (index, (token, expected)) in tokens {
-            if expected.is_some_and(|expected| checksum::of(token) != expected) {
-                let why = format!("the bytes of token {index} are not those that were written");
-                let fix = "check the drive, and compute the tensors anew";
-                return Err(Error::tensors(tensor, "verify it", why, fix));
-            }
-        }
-        Ok(())
-    }
+    Error::failed("the GPU", format!("copy {tensor}"), why, "check it, then begin the run anew")
 }
 
 /// The bytes that drives have delivered for this thread (`read_bytes` of `/proc/thread-self/io`).

@@ -7,29 +7,27 @@ use std::time::Instant;
 use adit_driver::KernelPath;
 use adit_driver::memory::Buffer;
 use adit_driver::paths::{Device, DeviceOptions};
+use adit_kvstore::memory::{Memory, Probe, budget, dirty_room};
 
+use crate::cached::{CachedFile, check_folder};
+use crate::copy::checksums::Checksums;
+use crate::copy::fillings::Fillings;
+use crate::copy::gpu::Gpu;
+use crate::copy::queue::{BlockingOptions, BlockingQueue};
+use crate::copy::route::Home;
+use crate::copy::threads::{Threads, thread_of};
+use crate::copy::{BEHIND_COUNT, Counts, Worker};
 use crate::error::{Error, Result};
-use crate::memory::{Memory, Probe, budget, dirty_room};
-use crate::tensors::copy::gpu::Gpu;
-use crate::tensors::copy::threads::{Threads, thread_of};
-use crate::tensors::copy::{BEHIND_COUNT, Checksums, Counts, Fillings, Worker};
-use crate::tensors::governor::Governor;
-use crate::tensors::group1::{CachedFile, check_folder};
-use crate::tensors::group2::{Stream, StreamOptions};
-use crate::tensors::options::{Configuration, Extent, RunOptions};
-use crate::tensors::overlap::Chooser;
-use crate::tensors::place::{Area, PlaceMap};
-use crate::tensors::plan::{Plan, Ranker, cached_layers};
-use crate::tensors::run::moving::Budgeter;
-use crate::tensors::run::{Home, Progress, Tensors};
-use crate::tensors::shape::TensorId;
-use crate::tensors::stats::RunStats;
+use crate::governor::Governor;
+use crate::options::{Extent, RunOptions};
+use crate::place::{Area, TensorMap};
+use crate::plan::{Plan, Ranker, layers_that_fit};
+use crate::run::Tensors;
+use crate::shape::TensorId;
+use crate::stats::RunStats;
 
 /// A page of the page cache, at which each tensor in the file begins.
 const PAGE_BYTES: u32 = 4096;
-/// The LBA of a file that is only used through the page cache.
-const SECTOR_BYTES: u32 = 512;
-
 pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> Result<Tensors<G>> {
     options.check()?;
     let shape = options.shape;
@@ -37,16 +35,10 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
     let probe = Probe::new()?;
     let memory = probe.memory()?;
     let budget = budget_of(&options, &memory)?;
-    let cached = match options.configuration {
-        Configuration::Mmap => layers,
-        Configuration::Direct => 0,
-        Configuration::Fadvise | Configuration::Dual => {
-            cached_layers(options.x(budget), shape.tensor_bytes(), layers)
-        }
-    };
+    let cached = layers_that_fit(options.x(budget), shape.tensor_bytes(), layers);
     let plan = Plan::new(ranker, layers, cached)?;
     let dirty_bytes = options.dirty_bytes.unwrap_or_else(|| dirty_room(&memory));
-    let dirty_layers = cached_layers(dirty_bytes, shape.tensor_bytes(), plan.cached());
+    let dirty_layers = layers_that_fit(dirty_bytes, shape.tensor_bytes(), plan.cached());
     let homes: Vec<Home> = (0..layers).map(|layer| home(&options, plan.is_cached(layer))).collect();
     if let Some(folder) = &options.folder {
         let layers = homes.iter().filter(|home| **home != Home::Extent).count() as u64;
@@ -54,22 +46,10 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
     }
     let laid_out = Devices::open(&options, &plan, &homes)?;
     let gpu = Arc::new(gpu);
-    let (files, extent_places) = (laid_out.files.clone(), laid_out.extent_places.clone());
+    let (files, extent_map) = (laid_out.files.clone(), laid_out.extent_map.clone());
     let is_allocated = homes.iter().map(|home| *home != Home::Extent).collect();
     let threads = start(&options, Arc::clone(&gpu), laid_out)?;
-    // The paper's configuration computes its plan once.
-    let follows = options.configuration == Configuration::Dual;
-    let budgeter = follows.then(|| Budgeter {
-        probe,
-        governor: Governor::new(shape.pair_bytes(), layers),
-        every: options.rebudget_every,
-        due_at: Instant::now() + options.rebudget_every,
-        is_closed: false,
-        slower: 0,
-        taken_bytes: 0,
-        has_shrunk: false,
-        seen: Default::default(),
-    });
+    let governor = options.may_cache().then(|| Governor::new(&options, Instant::now()));
     Ok(Tensors {
         gpu,
         plan,
@@ -79,13 +59,11 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
         is_allocated,
         written: vec![0; 2 * layers as usize],
         files,
-        extent_places,
+        extent_map,
         threads,
-        budgeter,
-        choosers: [Chooser::default(), Chooser::default()],
-        progress: [Progress::default(); 2],
-        rates: [0.0; 2],
-        last_read_end: [Instant::now(); 2],
+        probe,
+        governor,
+        choosers: Default::default(),
         purposes: HashMap::new(),
         ended: HashMap::new(),
         failed: None,
@@ -115,16 +93,14 @@ fn budget_of(options: &RunOptions, memory: &Memory) -> Result<u64> {
 }
 
 fn home(options: &RunOptions, is_cached: bool) -> Home {
-    match (options.configuration, is_cached) {
-        (Configuration::Mmap, _) => Home::Mapped,
-        (Configuration::Fadvise | Configuration::Dual, true) => Home::Cached,
-        (Configuration::Fadvise, false) => Home::Dropped,
-        _ if options.extent.is_some() => Home::Extent,
-        _ => Home::Direct,
+    match options.extent {
+        _ if is_cached => Home::Cached,
+        Some(_) => Home::Extent,
+        None => Home::Direct,
     }
 }
 
-/// The tensors of these layers, those of each copy thread together and in the order of decode: then a thread's reads go
+/// Returns the tensors of these layers, those of each copy thread together and in the order of decode: then a thread's reads go
 /// one way over the drive, from a tensor to the one behind it, in whatever order the layers entered their group.
 fn by_thread(layers: &[u32], threads: u16) -> Vec<TensorId> {
     let mut tensors: Vec<TensorId> = layers.iter().copied().flat_map(TensorId::pair).collect();
@@ -135,10 +111,10 @@ fn by_thread(layers: &[u32], threads: u16) -> Vec<TensorId> {
 /// The file of a copy thread, with the places of its tensors.
 #[derive(Clone, Debug)]
 pub(super) struct ThreadFile {
-    pub(super) cached: CachedFile,
-    pub(super) places: PlaceMap,
-    mapped: Option<Device>,
-    direct: Option<Device>,
+    pub(super) file: CachedFile,
+    pub(super) map: TensorMap,
+    /// Its path past the page cache.
+    direct: Device,
 }
 
 /// Files and devices with the places in them.
@@ -147,19 +123,16 @@ struct Devices {
     /// By copy thread.
     files: Vec<ThreadFile>,
     extent: Option<Device>,
-    extent_places: Option<PlaceMap>,
+    extent_map: Option<TensorMap>,
 }
 
 impl Devices {
     fn open(options: &RunOptions, plan: &Plan, homes: &[Home]) -> Result<Devices> {
-        let mut devices = Devices { files: Vec::new(), extent: None, extent_places: None };
-        if let Some(extent) = &options.extent
-            && matches!(options.configuration, Configuration::Direct | Configuration::Dual)
-        {
+        let mut devices = Devices { files: Vec::new(), extent: None, extent_map: None };
+        if let Some(extent) = &options.extent {
             devices.bind_extent(options, extent, plan)?;
         }
-        let is_dual = options.configuration == Configuration::Dual;
-        if is_dual || homes.iter().any(|home| *home != Home::Extent) {
+        if options.may_cache() || options.extent.is_none() {
             for thread in 0..options.threads().into() {
                 devices.files.push(ThreadFile::bind(options, plan, homes, thread)?);
             }
@@ -167,7 +140,7 @@ impl Devices {
         Ok(devices)
     }
 
-    /// Opens the drive of group 2 and binds its layers one behind another.
+    /// Opens the drive of the extent and binds the direct layers one behind another.
     fn bind_extent(&mut self, options: &RunOptions, extent: &Extent, plan: &Plan) -> Result<()> {
         let about = DeviceOptions {
             queue_count: options.threads(),
@@ -185,24 +158,18 @@ impl Devices {
         let wanted =
             extent.bytes.map_or(u64::MAX, |bytes| extent.first_lba.saturating_add(bytes / lba));
         let area = Area::new(info.lba_bytes, extent.first_lba, wanted.min(info.bytes / lba));
-        let tensors = by_thread(plan.group2(), options.threads());
-        self.extent_places = Some(PlaceMap::bind(&options.shape, &tensors, area)?);
+        let tensors = by_thread(plan.direct_layers(), options.threads());
+        self.extent_map = Some(TensorMap::bind(&options.shape, &tensors, area)?);
         self.extent = Some(device);
         Ok(())
     }
 
     /// Allocates memory that all devices of a copy thread can use.
     fn allocate(&self, thread: usize, bytes: u64) -> Result<Buffer> {
-        let file = self.files.get(thread);
-        let file = file.and_then(|file| file.direct.as_ref().or(file.mapped.as_ref()));
         let bytes = usize::try_from(bytes).expect("a tensor fits into the address space");
-        match self.extent.as_ref().or(file) {
-            Some(device) => Ok(device.allocate(bytes)?),
-            None => {
-                let none: adit_driver::Target = "null:".parse()?;
-                Ok(Device::open(&none, &DeviceOptions::default())?.allocate(bytes)?)
-            }
-        }
+        let file = || self.files.get(thread).map(|file| &file.direct);
+        let device = self.extent.as_ref().or_else(file).expect("tensors lie somewhere");
+        Ok(device.allocate(bytes)?)
     }
 }
 
@@ -216,48 +183,34 @@ impl ThreadFile {
     ) -> Result<ThreadFile> {
         let folder = options.folder.as_ref().expect("the options were checked");
         let shape = &options.shape;
-        // Layers leave group 1 from its end, so read-ahead at the end of one of its tensors finds another one of it.
+        // The last cached layer leaves first, so read-ahead at the end of a cached tensor finds another one.
         let mut tensors: Vec<TensorId> =
-            plan.group1().iter().copied().flat_map(TensorId::pair).collect();
-        tensors.extend(by_thread(plan.group2(), options.threads()));
+            plan.cached_layers().iter().copied().flat_map(TensorId::pair).collect();
+        tensors.extend(by_thread(plan.direct_layers(), options.threads()));
         tensors.retain(|tensor| thread_of(*tensor, options.threads().into()) == thread);
         let place_bytes = shape.tensor_bytes().next_multiple_of(PAGE_BYTES.into());
         let bytes = place_bytes * tensors.len() as u64;
-        let cached = CachedFile::create(folder, bytes)?;
-        let opened = open_paths(&cached, options.configuration);
-        let unlinked = cached.unlink();
-        let (mapped, direct) = opened?;
+        let file = CachedFile::create(folder, bytes)?;
+        let opened = file.open(KernelPath::Uring);
+        let unlinked = file.unlink();
+        let direct = opened?;
         unlinked?;
-        let lba_bytes = direct.as_ref().map_or(SECTOR_BYTES, |device| device.info().lba_bytes);
+        let lba_bytes = direct.info().lba_bytes;
         let limit = bytes / u64::from(lba_bytes);
         let align_bytes = PAGE_BYTES.max(lba_bytes);
         let area = Area { align_bytes, ..Area::new(lba_bytes, 0, limit) };
-        let places = PlaceMap::bind(shape, &tensors, area)?;
+        let map = TensorMap::bind(shape, &tensors, area)?;
         for tensor in tensors.iter().filter(|id| homes[id.layer as usize] != Home::Extent) {
-            let offset = places.byte(*tensor).expect("all tensors are bound");
-            cached.allocate(offset, shape.tensor_bytes())?;
+            let offset = map.byte(*tensor, 0).expect("all tensors are bound");
+            file.allocate(offset, shape.tensor_bytes())?;
         }
-        Ok(ThreadFile { cached, places, mapped, direct })
-    }
-}
-
-/// Opens a file by the paths that its layers take beside the page cache: mapped, and past it.
-fn open_paths(
-    file: &CachedFile,
-    configuration: Configuration,
-) -> Result<(Option<Device>, Option<Device>)> {
-    match configuration {
-        Configuration::Mmap => Ok((Some(file.open(KernelPath::Mmap)?), None)),
-        Configuration::Fadvise => Ok((None, None)),
-        Configuration::Direct | Configuration::Dual => {
-            Ok((None, Some(file.open(KernelPath::Uring)?)))
-        }
+        Ok(ThreadFile { file, map, direct })
     }
 }
 
 fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<Threads> {
     let shape = options.shape;
-    let stream = StreamOptions {
+    let limits = BlockingOptions {
         command_bytes: options.command_bytes,
         depth: options.queue_depth,
         timeout: options.timeout,
@@ -270,18 +223,14 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
         let memory = devices.allocate(thread, portion_bytes)?;
         let open = |device: Option<&Device>| {
             let Some(device) = device else { return Ok(None) };
-            let spare = spare(&devices, thread, shape.unit_bytes(), stream.command_bytes)?;
-            Stream::open(device, &stream, &memory, spare).map(Some)
+            let spare = spare(&devices, thread, shape.unit_bytes(), limits.command_bytes)?;
+            BlockingQueue::open(device, &limits, &memory, spare).map(Some)
         };
-        let whole = StreamOptions { command_bytes: u64::MAX, ..stream };
         let file = devices.files.get(thread);
-        let mapped = file.and_then(|file| file.mapped.as_ref());
-        let mapped = mapped.map(|device| Stream::open(device, &whole, &memory, Vec::new()));
         Ok(Worker {
             gpu: Arc::clone(&gpu),
-            file: file.map(|file| file.cached.clone()),
-            mapped: mapped.transpose()?,
-            direct: open(file.and_then(|file| file.direct.as_ref()))?,
+            file: file.map(|file| file.file.clone()),
+            direct: open(file.map(|file| &file.direct))?,
             extent: open(devices.extent.as_ref())?,
             turns: turns.clone(),
             checksums: keeps_checksums.then(|| Checksums::new(shape.unit_bytes())),

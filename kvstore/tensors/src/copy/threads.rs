@@ -7,23 +7,23 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use crate::copy::gpu::Gpu;
+use crate::copy::{Counts, Done, Job, Report, Task, Worker};
 use crate::error::{Error, Result};
-use crate::tensors::copy::gpu::Gpu;
-use crate::tensors::copy::{Counts, Done, Job, Report, Task, Worker};
-use crate::tensors::shape::{Component, TensorId};
+use crate::shape::{Component, TensorId};
 
 /// Jobs that wait for a thread at most, the one that it carries out included.
 const JOBS_MAX: usize = 4;
 
 /// Returns which of `count` threads has a tensor: always the same, and another for keys than for values.
-pub(in crate::tensors) fn thread_of(tensor: TensorId, count: usize) -> usize {
+pub(crate) fn thread_of(tensor: TensorId, count: usize) -> usize {
     let component = u64::from(tensor.component == Component::V);
     ((2 * u64::from(tensor.layer) + component) % count as u64) as usize
 }
 
 /// The copy threads, for one owner.
 #[derive(Debug)]
-pub(in crate::tensors) struct Threads {
+pub(crate) struct Threads {
     jobs: Vec<Sender<Job>>,
     reports: Receiver<Report>,
     handles: Vec<JoinHandle<()>>,
@@ -43,7 +43,7 @@ impl Threads {
     ///
     /// # Errors
     /// The first failure to make a worker or a thread. No thread is left then.
-    pub(in crate::tensors) fn start<G: Gpu>(
+    pub(crate) fn start<G: Gpu>(
         count: u16,
         timeout: Duration,
         counts: Arc<Counts>,
@@ -98,7 +98,7 @@ impl Threads {
             };
             let thread = std::thread::Builder::new().name(format!("adit-copy-{index}"));
             let handle = thread.spawn(body).map_err(|why| {
-                Error::tensors("a copy thread", "start it", why, "raise the limit on threads")
+                Error::failed("a copy thread", "start it", why, "raise the limit on threads")
             })?;
             self.jobs.push(sender);
             self.handles.push(handle);
@@ -107,35 +107,35 @@ impl Threads {
     }
 
     /// Returns how many threads there are.
-    pub(in crate::tensors) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.waiting.len()
     }
 
     /// Returns whether a thread is late, or gone.
-    pub(in crate::tensors) fn is_broken(&self) -> bool {
+    pub(crate) fn is_broken(&self) -> bool {
         self.is_broken
     }
 
     /// Returns whether a thread takes another job now.
-    pub(in crate::tensors) fn takes(&self, thread: usize) -> bool {
+    pub(crate) fn takes(&self, thread: usize) -> bool {
         self.waiting[thread] < JOBS_MAX
     }
 
     /// Returns how many jobs are not done.
-    pub(in crate::tensors) fn open_count(&self) -> usize {
+    pub(crate) fn open_count(&self) -> usize {
         self.open.len()
     }
 
     /// Returns how many bytes idle threads read through the page cache.
-    pub(in crate::tensors) fn filled_bytes(&self) -> u64 {
+    pub(crate) fn filled_bytes(&self) -> u64 {
         self.counts.filled_bytes.load(Ordering::Relaxed)
     }
 
     /// Gives a job to a thread; returns its ticket.
     ///
     /// # Errors
-    /// [`Error::Tensors`] if the thread is gone.
-    pub(in crate::tensors) fn send_to(&mut self, thread: usize, task: Task) -> Result<u64> {
+    /// [`Error::Failed`] if the thread is gone.
+    pub(crate) fn send_to(&mut self, thread: usize, task: Task) -> Result<u64> {
         assert!(self.takes(thread), "the thread takes a job");
         let ticket = self.next_ticket;
         self.next_ticket += 1;
@@ -152,8 +152,8 @@ impl Threads {
     /// Waits for the next job to be done.
     ///
     /// # Errors
-    /// [`Error::Timeout`], and [`Error::Tensors`] if a thread panicked. There is nothing to wait for from then on.
-    pub(in crate::tensors) fn receive(&mut self) -> Result<Done> {
+    /// [`Error::Timeout`], and [`Error::Failed`] if a thread panicked. There is nothing to wait for from then on.
+    pub(crate) fn receive(&mut self) -> Result<Done> {
         assert!(!self.open.is_empty(), "something is to be done");
         match self.hear(self.job_timeout(), "a copy thread")? {
             Report::Done(done) => {
@@ -169,7 +169,7 @@ impl Threads {
     }
 
     /// Returns what the threads count together.
-    pub(in crate::tensors) fn counts(&self) -> &Arc<Counts> {
+    pub(crate) fn counts(&self) -> &Arc<Counts> {
         &self.counts
     }
 
@@ -199,7 +199,7 @@ impl Threads {
 
     /// Ends all threads once their present jobs are done. A thread that does not end in time is left to itself, with its
     /// memory and queues.
-    pub(in crate::tensors) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         self.jobs.clear();
         let deadline = Instant::now() + self.job_timeout();
         while !self.handles.is_empty() {
@@ -245,5 +245,5 @@ impl Drop for Alarm<'_> {
 
 fn panicked() -> Error {
     let why = "it panicked, or ended before its time";
-    Error::tensors("a copy thread", "move a tensor", why, "begin the run anew")
+    Error::failed("a copy thread", "move a tensor", why, "begin the run anew")
 }

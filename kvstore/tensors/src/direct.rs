@@ -1,0 +1,499 @@
+//! Moves runs of LBAs past the page cache: the core of a copy thread's queue.
+//!
+//! It reads no clock and never waits: each call takes the time, so it runs in simulated time as well
+//! ([`crate::copy::queue`] drives it). A transfer becomes commands in the order of their LBAs ([`Chunks`]), as many in
+//! flight as the queue takes; the transfer's memory is split for them and joined again. A small write may be left
+//! *behind*: it has memory of its own, and completes while the thread does something else, but before the next operation
+//! on its tensor.
+
+use std::time::Duration;
+
+use adit_driver::memory::Buffer;
+use adit_driver::paths::{CommandQueue, DeviceInfo, Operation, Request};
+use adit_driver::spec::Lba;
+use adit_driver::{RejectReason, Time};
+
+use crate::error::{Error, Result};
+use crate::place::{Chunks, Span};
+use crate::shape::TensorId;
+
+/// The most often that a command is sent.
+const ATTEMPTS: u8 = 4;
+const OUT_OF_SERVICE: &str = "it is out of service after an earlier failure";
+
+/// The direction of a transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Direction {
+    /// From the drive.
+    Read,
+    /// To the drive.
+    Write,
+}
+
+impl Direction {
+    fn operation(self, slba: u64) -> Operation {
+        match self {
+            Direction::Read => Operation::Read(Lba(slba)),
+            Direction::Write => Operation::Write(Lba(slba)),
+        }
+    }
+
+    fn name(self) -> &'static str {
+        match self {
+            Direction::Read => "read a tensor",
+            Direction::Write => "write a tensor",
+        }
+    }
+}
+
+/// What a command owns while it is in flight.
+pub(crate) type Load = (Buffer, Tag);
+
+/// What a command is for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tag {
+    operation: Operation,
+    attempts: u8,
+    owner: Owner,
+}
+
+impl Tag {
+    fn new(operation: Operation, owner: Owner) -> Tag {
+        Tag { operation, attempts: 1, owner }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owner {
+    /// The command of this number of the present transfer.
+    Transfer(usize),
+    /// A write left behind, of this tensor.
+    Behind(TensorId),
+}
+
+/// What transfers cost; the difference of two is that of the transfers between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cost {
+    pub(crate) commands: u64,
+    pub(crate) sequential: u64,
+    /// Time of transfers.
+    pub(crate) active: Duration,
+    /// The part of it with at least one command in flight.
+    pub(crate) busy: Duration,
+}
+
+/// A transfer under way.
+#[derive(Debug)]
+struct Transfer {
+    direction: Direction,
+    begun: Time,
+    unposted: Chunks,
+    /// The memory behind that of all posted commands; always there between calls.
+    rest: Option<Buffer>,
+}
+
+/// How requests ended.
+#[derive(Debug, Default)]
+struct Results {
+    /// Commands of the present transfer that are posted and have not ended.
+    open: usize,
+    /// The memory of those that have, by their number.
+    pieces: Vec<Option<Buffer>>,
+    /// The failure of the present transfer or request.
+    failed: Option<String>,
+    /// Idle memory for writes left behind, the tensors of those in flight, and the first failure.
+    spare: Vec<Buffer>,
+    behind: Vec<TensorId>,
+    behind_failed: Option<(TensorId, String)>,
+}
+
+impl Results {
+    /// Takes the memory of a request that has ended, and why it failed.
+    fn take(&mut self, (memory, tag): Load, why: Option<String>) {
+        match tag.owner {
+            Owner::Transfer(index) => {
+                assert!(self.pieces[index].is_none(), "a command ends once");
+                self.pieces[index] = Some(memory);
+                self.failed = self.failed.take().or(why);
+                self.open = self.open.checked_sub(1).expect("only what is in flight ends");
+            }
+            Owner::Behind(tensor) => {
+                let at = self.behind.iter().position(|other| *other == tensor);
+                self.behind.swap_remove(at.expect("it is in flight"));
+                self.spare.push(memory);
+                let why = why.map(|why| (tensor, why));
+                self.behind_failed = self.behind_failed.take().or(why);
+            }
+        }
+    }
+}
+
+/// A queue of one device, owned by one copy thread.
+#[derive(Debug)]
+pub(crate) struct DirectQueue<Q> {
+    info: DeviceInfo,
+    pub(crate) queue: Q,
+    command_bytes: u64,
+    timeout: Duration,
+    depth: usize,
+    in_flight: usize,
+    /// When the device last answered, or the present wait for it began.
+    heard_at: Time,
+    transfer: Option<Transfer>,
+    /// A request beside transfers that the queue has not taken yet.
+    waiting: Option<Load>,
+    /// The length of writes left behind.
+    behind_bytes: u64,
+    results: Results,
+    /// Where the last read and the last write ended.
+    ends: [Option<u64>; 2],
+    cost: Cost,
+    /// Since when the present transfer has had a command in flight.
+    busy_since: Option<Time>,
+    /// Whether a command never came back: it keeps its memory, and nothing more is sent.
+    is_stuck: bool,
+}
+
+impl<Q: CommandQueue<Load>> DirectQueue<Q> {
+    /// Makes the core of a `queue` of `depth` requests. `spare` is the memory of writes left behind; the device has
+    /// `timeout` to end one more command.
+    pub(crate) fn new(
+        queue: Q,
+        info: &DeviceInfo,
+        (depth, command_bytes): (u32, u64),
+        timeout: Duration,
+        spare: Vec<Buffer>,
+    ) -> DirectQueue<Q> {
+        let fits = info.split(depth).anywhere(info.lba_bytes).min(info.command_bytes_max);
+        DirectQueue {
+            info: info.clone(),
+            queue,
+            command_bytes: command_bytes.min(fits).max(info.lba_bytes.into()),
+            timeout,
+            depth: depth as usize,
+            in_flight: 0,
+            heard_at: Time::ZERO,
+            transfer: None,
+            waiting: None,
+            behind_bytes: spare.first().map_or(0, |buffer| buffer.len() as u64),
+            results: Results { spare, ..Results::default() },
+            ends: [None; 2],
+            cost: Cost::default(),
+            busy_since: None,
+            is_stuck: false,
+        }
+    }
+
+    /// Returns the bytes of an LBA.
+    pub(crate) fn lba_bytes(&self) -> u32 {
+        self.info.lba_bytes
+    }
+
+    /// Returns whether its LBAs are behind the page cache after all, as those of a mapped file.
+    pub(crate) fn is_cached(&self) -> bool {
+        self.info.is_cached
+    }
+
+    /// Returns whether a command never ended.
+    pub(crate) fn is_stuck(&self) -> bool {
+        self.is_stuck
+    }
+
+    /// Returns what its transfers cost so far.
+    pub(crate) fn cost(&self) -> Cost {
+        self.cost
+    }
+
+    /// Returns when the device last answered, or the present wait for it began.
+    pub(crate) fn heard_at(&self) -> Time {
+        self.heard_at
+    }
+
+    /// Begins a wait for the device: its time limit starts anew.
+    pub(crate) fn expect_answers(&mut self, now: Time) {
+        self.heard_at = now;
+    }
+
+    /// Begins to move the first bytes of `memory` to or from `span`. Call [`DirectQueue::advance`] until it has ended, then
+    /// [`DirectQueue::finish`].
+    pub(crate) fn begin(&mut self, now: Time, direction: Direction, span: Span, memory: Buffer) {
+        assert!(self.transfer.is_none(), "one transfer at a time");
+        assert!(span.bytes as usize <= memory.len(), "the memory holds the transfer");
+        self.results.failed = self.is_stuck.then(|| OUT_OF_SERVICE.to_owned());
+        let unposted = Chunks::new(span, self.info.lba_bytes, self.command_bytes);
+        self.results.pieces.clear();
+        assert_eq!(self.results.open, 0, "the last transfer has ended");
+        self.results.pieces.resize_with(unposted.len(), || None);
+        // Writes left behind keep the device busy as well.
+        self.busy_since = (self.in_flight > 0).then_some(now);
+        self.transfer = Some(Transfer { direction, begun: now, unposted, rest: Some(memory) });
+    }
+
+    /// Posts what the queue takes, and takes what has completed; returns whether the transfer has ended.
+    ///
+    /// # Errors
+    /// [`Error::Timeout`] if nothing completes in time, and the device's failure: then the queue is stuck and the transfer
+    /// never ends.
+    pub(crate) fn advance(&mut self, now: Time) -> Result<bool> {
+        self.post_chunks(now);
+        let transfer = self.transfer.as_ref().expect("a transfer has begun");
+        let is_posted = transfer.unposted.len() == 0 || self.results.failed.is_some();
+        if is_posted && self.results.open == 0 {
+            return Ok(true);
+        }
+        self.queue.ring();
+        self.reap(now)?;
+        Ok(false)
+    }
+
+    /// Posts commands of the transfer while the queue takes them.
+    fn post_chunks(&mut self, now: Time) {
+        while self.in_flight < self.depth && self.results.failed.is_none() {
+            let transfer = self.transfer.as_mut().expect("a transfer has begun");
+            let Some((index, chunk)) = transfer.unposted.first() else { return };
+            let direction = transfer.direction;
+            let mut head =
+                transfer.rest.take().expect("memory lies behind that of posted commands");
+            let tail = head.split_off(chunk.bytes(self.info.lba_bytes) as usize);
+            let tag = Tag::new(direction.operation(chunk.slba), Owner::Transfer(index));
+            let posted = self.post(now, (head, tag));
+            let transfer = self.transfer.as_mut().expect("a transfer has begun");
+            if let Err((mut head, _)) = posted {
+                head.join(tail).expect("it was split off there");
+                transfer.rest = Some(head);
+                return;
+            }
+            transfer.rest = Some(tail);
+            transfer.unposted.take_first();
+            self.results.open += 1;
+            self.busy_since.get_or_insert(now);
+            self.count(direction, chunk.slba, chunk.slba + chunk.nlb_z + 1);
+        }
+    }
+
+    /// Ends a transfer. The memory comes back with a failure as well, unless a command never ended: then the queue keeps
+    /// it.
+    pub(crate) fn finish(&mut self, now: Time, ended: Result<()>) -> (Option<Buffer>, Result<()>) {
+        let transfer = self.transfer.take().expect("a transfer has begun");
+        self.cost.busy += self.busy_since.take().map_or(Duration::ZERO, |since| now.since(since));
+        self.cost.active += now.since(transfer.begun);
+        assert!(self.cost.busy <= self.cost.active, "the device was busy during transfers");
+        match ended {
+            Err(error) => (None, Err(error)),
+            Ok(()) => (self.join(transfer.rest), self.take_failure(transfer.direction.name())),
+        }
+    }
+
+    /// Joins the memory of all commands of a transfer and what lies behind it.
+    fn join(&mut self, rest: Option<Buffer>) -> Option<Buffer> {
+        let mut pieces = self.results.pieces.drain(..).flatten().chain(rest);
+        let mut whole = pieces.next()?;
+        for piece in pieces {
+            whole.join(piece).expect("commands are posted in the order of their memory");
+        }
+        Some(whole)
+    }
+
+    /// Posts a request; gives it back if the queue is full for now, or refuses it, which is then the present failure.
+    fn post(&mut self, now: Time, load: Load) -> std::result::Result<(), Load> {
+        let operation = load.1.operation;
+        let Err(rejected) = self.queue.post(now, Request { operation, buffer: load }) else {
+            self.in_flight += 1;
+            return Ok(());
+        };
+        if rejected.reason != RejectReason::Full {
+            self.is_stuck |= self.queue.check().is_err();
+            self.results.failed.get_or_insert_with(|| rejected.reason.to_string());
+        }
+        Err(rejected.buffer)
+    }
+
+    fn count(&mut self, direction: Direction, slba: u64, end: u64) {
+        let last = self.ends[direction as usize].replace(end);
+        self.cost.commands += 1;
+        self.cost.sequential += u64::from(last == Some(slba));
+    }
+
+    /// Takes what has completed.
+    ///
+    /// # Errors
+    /// As [`DirectQueue::advance`].
+    fn reap(&mut self, now: Time) -> Result<()> {
+        if self.poll(now) > 0 {
+            self.heard_at = now;
+            return Ok(());
+        }
+        if let Err(error) = self.queue.check() {
+            self.is_stuck = true;
+            return Err(error.into());
+        }
+        if now.since(self.heard_at) < self.timeout {
+            return Ok(());
+        }
+        self.is_stuck = true;
+        let fix = "check the drive (dmesg), then begin the run anew";
+        Err(Error::Timeout { waited_for: "a command of a tensor", after: self.timeout, fix })
+    }
+
+    /// Takes what has completed, and sends again what may then succeed; returns the number of completions.
+    fn poll(&mut self, now: Time) -> usize {
+        let mut again = Vec::new();
+        let results = &mut self.results;
+        let count = self.queue.poll(now, |completion| {
+            let ((memory, tag), error) = (completion.buffer, completion.result.err());
+            match error {
+                Some(error) if error.is_retryable() && tag.attempts < ATTEMPTS => {
+                    again.push((memory, Tag { attempts: tag.attempts + 1, ..tag }));
+                }
+                error => results.take((memory, tag), error.map(|why| why.to_string())),
+            }
+        });
+        self.in_flight = self.in_flight.checked_sub(count).expect("only what is in flight ends");
+        for load in again {
+            let operation = load.1.operation;
+            match self.queue.post_again(now, Request { operation, buffer: load }) {
+                Ok(()) => self.in_flight += 1,
+                Err(back) => self.results.take(back.buffer, Some(back.reason.to_string())),
+            }
+        }
+        self.queue.ring();
+        if self.in_flight == 0
+            && let Some(since) = self.busy_since.take()
+        {
+            self.cost.busy += now.since(since);
+        }
+        count
+    }
+
+    fn take_failure(&mut self, what: &str) -> Result<()> {
+        self.results.failed.take().map_or(Ok(()), |why| Err(self.failure(what, why)))
+    }
+
+    fn failure(&self, what: &str, why: impl ToString) -> Error {
+        let fix = "check the drive, then begin the run anew";
+        Error::failed(&self.info.device, what, why, fix)
+    }
+
+    fn check_service(&self) -> Result<()> {
+        match self.is_stuck {
+            true => Err(self.failure("move a tensor", OUT_OF_SERVICE)),
+            false => Ok(()),
+        }
+    }
+
+    /// Returns whether a write of `bytes` can be left behind: one for each tensor.
+    pub(crate) fn leaves_behind(&self, tensor: TensorId, bytes: u64) -> bool {
+        let fits = bytes == self.behind_bytes && bytes <= self.command_bytes && self.depth > 1;
+        fits && !self.results.behind.contains(&tensor)
+    }
+
+    /// Returns whether there are memory and a slot for a write to be left behind; waits for them when called again.
+    ///
+    /// # Errors
+    /// As [`DirectQueue::advance`].
+    pub(crate) fn has_room_behind(&mut self, now: Time) -> Result<bool> {
+        self.check_service()?;
+        if !self.results.spare.is_empty() && self.in_flight < self.depth {
+            return Ok(true);
+        }
+        self.reap(now)?;
+        Ok(false)
+    }
+
+    /// Leaves a write of `span` behind: `fill` puts its bytes into memory. There is room, and the tensor has no such write
+    /// yet. Call [`DirectQueue::post_waiting`] until it is posted.
+    ///
+    /// # Errors
+    /// Those of `fill`.
+    pub(crate) fn write_behind(
+        &mut self,
+        tensor: TensorId,
+        span: Span,
+        fill: impl FnOnce(&mut [u8]) -> Result<()>,
+    ) -> Result<()> {
+        assert!(!self.results.behind.contains(&tensor), "operations on a tensor happen in order");
+        let mut memory = self.results.spare.pop().expect("there is room");
+        assert_eq!(memory.len() as u64, span.bytes, "all writes behind are equally long");
+        if let Err(error) = fill(&mut memory) {
+            self.results.spare.push(memory);
+            return Err(error);
+        }
+        let operation = Direction::Write.operation(span.slba);
+        self.results.failed = None;
+        self.results.behind.push(tensor);
+        self.waiting = Some((memory, Tag::new(operation, Owner::Behind(tensor))));
+        let end = span.slba + span.bytes / u64::from(self.info.lba_bytes);
+        self.count(Direction::Write, span.slba, end);
+        Ok(())
+    }
+
+    /// Posts the waiting request, which may be several commands, if the queue takes it now; returns whether it did.
+    ///
+    /// # Errors
+    /// The refusal of the request, and as [`DirectQueue::advance`].
+    pub(crate) fn post_waiting(&mut self, now: Time) -> Result<bool> {
+        let load = self.waiting.take().expect("a request waits");
+        let Err(load) = self.post(now, load) else {
+            self.queue.ring();
+            self.poll(now);
+            return Ok(true);
+        };
+        if self.results.failed.is_none() && self.in_flight > 0 {
+            self.waiting = Some(load);
+            self.queue.ring();
+            self.reap(now)?;
+            return Ok(false);
+        }
+        let why = self.results.failed.take().unwrap_or_else(|| "its queue is full".to_owned());
+        self.results.take(load, None);
+        Err(self.failure("write a tensor", why))
+    }
+
+    /// Returns whether all writes behind of a tensor, or of all, have ended.
+    ///
+    /// # Errors
+    /// As [`DirectQueue::advance`], and the first failure of any write behind, which names its tensor.
+    pub(crate) fn has_settled(&mut self, now: Time, tensor: Option<TensorId>) -> Result<bool> {
+        let is_it = |other: &TensorId| tensor.is_none_or(|tensor| tensor == *other);
+        if self.results.behind.iter().any(is_it) {
+            self.check_service()?;
+            self.reap(now)?;
+            return Ok(false);
+        }
+        self.results.behind_failed.take().map_or(Ok(true), |(tensor, why)| {
+            Err(self.failure(&format!("write a token of {tensor}"), why))
+        })
+    }
+
+    /// Returns the most LBAs that one request deallocates; `None` if the device cannot, or nothing more is sent to it.
+    pub(crate) fn deallocates_at_once(&self) -> Option<u64> {
+        let most = self.info.deallocate_lbas_max.min(u64::from(u32::MAX)).max(1);
+        (self.info.deallocates && !self.is_stuck).then_some(most)
+    }
+
+    /// Deallocates `lbas`; `memory` is scratch. Call [`DirectQueue::post_waiting`] until it is posted, then
+    /// [`DirectQueue::has_deallocated`].
+    pub(crate) fn deallocate(&mut self, slba: u64, lbas: u32, memory: Buffer) {
+        let operation = Operation::Deallocate(Lba(slba), lbas);
+        self.results.pieces.clear();
+        self.results.pieces.push(None);
+        (self.results.failed, self.results.open) = (None, 1);
+        self.waiting = Some((memory, Tag::new(operation, Owner::Transfer(0))));
+    }
+
+    /// Returns the scratch memory once the deallocation has ended.
+    ///
+    /// # Errors
+    /// Its failure, and as [`DirectQueue::advance`].
+    pub(crate) fn has_deallocated(&mut self, now: Time) -> Result<Option<Buffer>> {
+        if self.results.open > 0 {
+            self.reap(now)?;
+            return Ok(None);
+        }
+        self.take_failure("deallocate its LBAs")?;
+        Ok(self.join(None))
+    }
+}
+
+#[cfg(test)]
+mod tests;

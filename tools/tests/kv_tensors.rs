@@ -58,7 +58,7 @@ fn every_configuration_reads_what_was_written() {
 }
 
 #[test]
-fn group_2_lies_where_store_says() {
+fn direct_layers_lie_where_store_says() {
     let scratch = Scratch::new("tensors-store");
     let folder = folder(&scratch);
     std::fs::create_dir(&folder).expect("a folder");

@@ -19,6 +19,8 @@ use crate::shape::TensorId;
 
 /// The most often that a command is sent.
 const ATTEMPTS: u8 = 4;
+/// The most writes that a queue leaves behind.
+pub(crate) const BEHIND_COUNT: u64 = 8;
 const OUT_OF_SERVICE: &str = "it is out of service after an earlier failure";
 
 /// The direction of a transfer.

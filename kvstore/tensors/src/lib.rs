@@ -63,15 +63,15 @@
 //! | `place` | where each tensor lies, and which commands reach it |
 //! | `plan` | which layers are in which group |
 //! | `stats` | what a run counts |
-//! | `options` | options of a run |
-//! | `governor` | how many layers are cached as memory comes and goes |
 //! | `overlap` | whether the copy threads read at the same time or in turn |
 //! | `cached`, `direct` | a file under the page cache; the core of a queue that moves runs of LBAs |
+//! | `options` | options of a run |
+//! | `governor` | how many layers are cached as memory comes and goes |
 //! | `copy` | the threads that own pinned memory, and the GPU's side of them |
 //! | `run` | the handle |
 //!
-//! Files up to `direct` are cores: they read no clock and never wait for a device, but take the time. `copy` and `run` pass
-//! it to them.
+//! Files below `copy` read no clock and never wait for a device, but take the time; only calls of `cached` wait for the
+//! kernel. `copy` and `run` pass the time to them.
 #![forbid(unsafe_code)]
 
 mod cached;

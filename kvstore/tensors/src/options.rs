@@ -155,7 +155,7 @@ impl RunOptions {
     /// For a shape that [`Shape::new`] refuses.
     pub fn reserve_bytes(&self) -> u64 {
         // One queue for the file, one for the extent. A set of at most 2^60 bytes has at most 2^64 here.
-        let behind = 2 * crate::copy::BEHIND_COUNT * self.shape.unit_bytes();
+        let behind = 2 * crate::direct::BEHIND_COUNT * self.shape.unit_bytes();
         (self.portion() + behind) * u64::from(self.threads())
     }
 

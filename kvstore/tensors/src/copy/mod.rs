@@ -38,9 +38,6 @@ use crate::place::Span;
 use crate::shape::TensorId;
 use crate::stats::Moved;
 
-/// Writes that a thread leaves behind at most.
-pub(crate) const BEHIND_COUNT: u64 = 8;
-
 /// How long a thread is without a job before it looks whether all are.
 const LULL: Duration = Duration::from_millis(1);
 

@@ -37,7 +37,7 @@ const RUNTIME: Duration = Duration::from_secs(10);
 #[command(after_help = EXAMPLES)]
 pub(crate) struct KvBenchArgs {
     /// A device of the store; repeat it for several, in the order in which they were formatted. For KV tensors, which
-    /// need none, the device of group 2
+    /// need none, the device of direct layers
     #[arg(long, value_name = "TARGET")]
     pub(super) store: Vec<Target>,
 

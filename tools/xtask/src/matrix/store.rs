@@ -37,7 +37,7 @@ pub(super) const CASES: &[Case] = &[
             ),
         ],
     },
-    // Group 1 in a file of the kernel's, group 2 on a drive that this process drives; every page is checked.
+    // Cached layers in files of the kernel's, direct layers on a drive that this process drives; every page is checked.
     Case {
         name: "store-tensors",
         guest: &[

@@ -23,6 +23,7 @@ mod restart;
 mod rig;
 mod sized;
 mod space;
+mod stored_image;
 mod streams;
 mod tenants;
 mod tier;

@@ -92,6 +92,6 @@ pub use error::{Error, Result};
 pub use options::{Extent, Knob, RunOptions};
 pub use overlap::{Chooser, Overlap};
 pub use plan::{FirstLayers, Group, Plan, Ranker, Spread};
-pub use run::{NotFinished, Reading, Tensors};
+pub use run::{Reading, Tensors};
 pub use shape::{Component, Model, Shape, TensorId};
 pub use stats::{Figures, GroupStats, Latency, RunStats};

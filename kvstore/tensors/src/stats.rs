@@ -94,12 +94,6 @@ impl Figures {
         (seconds > 0.0).then(|| self.busy.as_secs_f64() / seconds)
     }
 
-    /// Returns the bytes moved per second of latency, for one thread; 0 if nothing was moved.
-    pub fn bytes_per_second(&self) -> f64 {
-        let seconds = self.latency.sum().as_secs_f64();
-        if seconds > 0.0 { self.bytes as f64 / seconds } else { 0.0 }
-    }
-
     /// Adds one operation.
     pub(crate) fn add(&mut self, moved: &Moved) {
         assert!(moved.sequential <= moved.commands, "sequential commands are commands");

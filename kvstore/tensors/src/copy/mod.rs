@@ -22,7 +22,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use adit_driver::memory::Buffer;
-use bytes::Bytes;
 
 use crate::error::{Error, Result};
 
@@ -44,21 +43,19 @@ const LULL: Duration = Duration::from_millis(1);
 /// An operation on a tensor.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Reads the first `bytes` of it, and passes them to the GPU or back to the caller.
+    /// Reads the first `bytes` of it, and passes them to the GPU.
     Read {
         route: Route,
         bytes: u64,
         overlap: Overlap,
         /// Write what was read to the file at this offset as well.
         copy_to: Option<u64>,
-        to_caller: bool,
     },
-    /// Writes its bytes from `at` on, the GPU's or the caller's.
+    /// Writes its bytes from `at` on, which the GPU has.
     Write {
         route: Route,
         at: u64,
         bytes: u64,
-        from_caller: Option<Bytes>,
         /// Read it up to there through the page cache once the thread is idle, by this route of its first token.
         fill: Option<Route>,
     },
@@ -90,8 +87,6 @@ pub(crate) struct Done {
     pub(crate) ticket: u64,
     pub(crate) moved: Moved,
     pub(crate) ended_at: Instant,
-    /// The bytes that the caller asked for.
-    pub(crate) bytes: Option<Vec<u8>>,
     pub(crate) result: Result<()>,
     /// Whether a command of this thread never ended: the device may still carry it out.
     pub(crate) is_stuck: bool,
@@ -144,13 +139,10 @@ impl<G: Gpu> Worker<G> {
         let reads = Reads::of_this_thread();
         while let Some(Job { ticket, task }) = self.next(jobs) {
             let mut moved = Moved::default();
-            let (bytes, result) = match self.carry_out(task, &reads, &mut moved) {
-                Ok(bytes) => (bytes, Ok(())),
-                Err(error) => (None, Err(error)),
-            };
+            let result = self.carry_out(task, &reads, &mut moved);
             let (ended_at, is_stuck) = (Instant::now(), self.is_stuck());
             self.counts.unended.fetch_sub(1, Ordering::Relaxed);
-            let done = Done { ticket, moved, ended_at, bytes, result, is_stuck };
+            let done = Done { ticket, moved, ended_at, result, is_stuck };
             if reports.send(Report::Done(done)).is_err() {
                 return;
             }
@@ -194,24 +186,18 @@ impl<G: Gpu> Worker<G> {
         self.memory.is_none() || queues.any(BlockingQueue::is_stuck)
     }
 
-    fn carry_out(
-        &mut self,
-        task: Task,
-        reads: &Reads,
-        moved: &mut Moved,
-    ) -> Result<Option<Vec<u8>>> {
+    fn carry_out(&mut self, task: Task, reads: &Reads, moved: &mut Moved) -> Result<()> {
         let (tensor, work) = match task {
             Task::Tensor(tensor, work) => (tensor, work),
-            Task::Settle => return self.settle(None).map(|()| None),
-            Task::Deallocate { slba, lbas } => return self.deallocate(slba, lbas).map(|()| None),
+            Task::Settle => return self.settle(None),
+            Task::Deallocate { slba, lbas } => return self.deallocate(slba, lbas),
         };
         match work {
-            Work::Read { route, bytes, overlap, copy_to, to_caller } => {
+            Work::Read { route, bytes, overlap, copy_to } => {
                 moved.bytes = bytes;
                 self.fills.forget(tensor);
                 self.settle(Some(tensor))?;
                 let before = reads.bytes();
-                let mut kept = to_caller.then(Vec::new);
                 for part in self.portions(bytes) {
                     let len = part.end - part.start;
                     self.read_in_turn(route.further(part.start), len, overlap, moved)?;
@@ -219,35 +205,32 @@ impl<G: Gpu> Worker<G> {
                         self.file().check_writeback()?;
                     }
                     let copy_to = copy_to.map(|offset| offset + part.start);
-                    self.deliver(tensor, part, kept.as_mut(), copy_to)?;
+                    self.deliver(tensor, part, copy_to)?;
                 }
                 let delivered = || Some(reads.bytes()?.saturating_sub(before?));
                 let is_direct = self.queue(route).is_some_and(|(queue, _)| !queue.is_cached());
                 moved.missed_bytes = if is_direct { Some(bytes) } else { delivered() };
-                Ok(kept)
+                Ok(())
             }
-            Work::Write { route, at, bytes, from_caller, fill } => {
+            Work::Write { route, at, bytes, fill } => {
                 (moved.bytes, moved.missed_bytes) = (bytes, Some(0));
                 self.settle(Some(tensor))?;
                 for part in self.portions(bytes) {
-                    let data = &from_caller;
-                    let data =
-                        data.as_ref().map(|all| &all[part.start as usize..part.end as usize]);
                     let route = route.further(part.start);
-                    self.write(tensor, route, at + part.start..at + part.end, data, moved)?;
+                    self.write(tensor, route, at + part.start..at + part.end, moved)?;
                 }
                 if let Some(route) = fill {
                     // Only what the drive has is to be in the page cache.
                     self.settle(Some(tensor))?;
                     self.fills.add(tensor, route, at + bytes);
                 }
-                Ok(None)
+                Ok(())
             }
             Work::Forget { offset, bytes } => {
                 self.settle(Some(tensor))?;
                 self.fills.forget(tensor);
                 self.file().forget(offset, bytes);
-                Ok(None)
+                Ok(())
             }
         }
     }
@@ -332,26 +315,15 @@ impl<G: Gpu> Worker<G> {
     }
 
     /// Verifies a part of a tensor that was read, and passes it on.
-    fn deliver(
-        &mut self,
-        tensor: TensorId,
-        part: Range<u64>,
-        to_caller: Option<&mut Vec<u8>>,
-        copy_to: Option<u64>,
-    ) -> Result<()> {
+    fn deliver(&mut self, tensor: TensorId, part: Range<u64>, copy_to: Option<u64>) -> Result<()> {
         let memory = self.memory.as_ref().ok_or_else(gone)?;
         let bytes = part.end - part.start;
         let data = &memory[..bytes as usize];
         if let Some(checksums) = &self.checksums {
             checksums.verify(tensor, part.start, data)?;
         }
-        match to_caller {
-            Some(all) => all.extend_from_slice(data),
-            None => {
-                let copied = self.gpu.to_device(tensor, part.start, data);
-                copied.map_err(|why| gpu_failed(tensor, why))?;
-            }
-        }
+        let copied = self.gpu.to_device(tensor, part.start, data);
+        copied.map_err(|why| gpu_failed(tensor, why))?;
         let Some(offset) = copy_to else { return Ok(()) };
         let route = Route { home: Home::Direct, offset, runs_on: false };
         self.transfer(Direction::Write, route, bytes, &mut Moved::default())
@@ -363,7 +335,6 @@ impl<G: Gpu> Worker<G> {
         tensor: TensorId,
         route: Route,
         range: Range<u64>,
-        from_caller: Option<&[u8]>,
         moved: &mut Moved,
     ) -> Result<()> {
         let (at, bytes) = (range.start, range.end - range.start);
@@ -374,10 +345,7 @@ impl<G: Gpu> Worker<G> {
         let time_of_fill = &mut filling;
         let fill = move |memory: &mut [u8]| {
             let begun = Instant::now();
-            match from_caller {
-                Some(data) => memory.copy_from_slice(data),
-                None => gpu.to_host(tensor, at, memory).map_err(|why| gpu_failed(tensor, why))?,
-            }
+            gpu.to_host(tensor, at, memory).map_err(|why| gpu_failed(tensor, why))?;
             if let Some(kept) = kept {
                 kept.keep(tensor, at, memory);
             }

@@ -52,12 +52,12 @@ fn worker(faults: &str) -> Worker<ModelGpu> {
     }
 }
 
-fn carry_out(worker: &mut Worker<ModelGpu>, task: Task) -> Result<Option<Vec<u8>>> {
+fn carry_out(worker: &mut Worker<ModelGpu>, task: Task) -> Result<()> {
     worker.carry_out(task, &Reads(None), &mut Moved::default())
 }
 
 fn write(route: Route) -> Work {
-    Work::Write { route, at: 0, bytes: UNIT, from_caller: None, fill: None }
+    Work::Write { route, at: 0, bytes: UNIT, fill: None }
 }
 
 const CACHED: Route = Route { home: Home::Cached, offset: 0, runs_on: true };
@@ -65,13 +65,7 @@ const DIRECT: Route = Route { home: Home::Direct, ..CACHED };
 
 #[test]
 fn whatever_comes_next_for_a_tensor_waits_for_the_write_left_behind() {
-    let read = Work::Read {
-        route: CACHED,
-        bytes: UNIT,
-        overlap: Overlap::Intra,
-        copy_to: None,
-        to_caller: true,
-    };
+    let read = Work::Read { route: CACHED, bytes: UNIT, overlap: Overlap::Intra, copy_to: None };
     let next = [
         Task::Tensor(keys(3), read),
         Task::Tensor(keys(3), write(CACHED)),

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use adit_kvstore::memory::Probe;
-use bytes::Bytes;
 
 use crate::copy::gpu::Gpu;
 use crate::copy::route::{Home, Route};
@@ -20,7 +19,7 @@ use crate::copy::{Counts, Done, Task, Work};
 use crate::error::{Error, Result};
 use crate::governor::Governor;
 use crate::options::RunOptions;
-use crate::overlap::{Chooser, Overlap};
+use crate::overlap::Chooser;
 use crate::place::{TensorLbas, TensorMap};
 use crate::plan::{FirstLayers, Group, Plan, Ranker};
 use crate::shape::{Shape, TensorId};
@@ -57,7 +56,7 @@ enum JobKind {
 #[derive(Debug)]
 struct Ended {
     at: Instant,
-    result: Result<Option<Vec<u8>>>,
+    result: Result<()>,
 }
 
 /// A read of a layer that has begun. Pass it to [`Tensors::finish_read`] of its run.
@@ -80,28 +79,6 @@ impl Reading {
     }
 }
 
-/// Why [`Tensors::finish_read`] did not finish a read.
-#[derive(Debug, thiserror::Error)]
-#[error("{error}")]
-pub struct NotFinished {
-    /// The reason.
-    pub error: Error,
-    /// The read, if another run began it: it goes on there.
-    pub reading: Option<Box<Reading>>,
-}
-
-impl From<Error> for NotFinished {
-    fn from(error: Error) -> NotFinished {
-        NotFinished { error, reading: None }
-    }
-}
-
-impl From<NotFinished> for Error {
-    fn from(why: NotFinished) -> Error {
-        why.error
-    }
-}
-
 /// The KV tensors of one run. One thread drives it and reads the clock; copy threads work for it.
 ///
 /// Operations on one tensor happen in the order of the calls. Writes are handed over and may end later: a failure
@@ -119,7 +96,7 @@ pub struct Tensors<G: Gpu> {
     dirty_layers: u32,
     /// Whether a layer has blocks in the files.
     is_allocated: Vec<bool>,
-    /// The tokens of each tensor that were written, which are its first ones, by its number.
+    /// The tokens of each layer that were written, which are its first ones.
     written: Vec<u32>,
     /// By copy thread; none if all layers are in the extent for good.
     files: Vec<ThreadFile>,
@@ -203,59 +180,29 @@ impl<G: Gpu> Tensors<G> {
     /// [`Error::Invalid`] for tokens that the shape does not have or that leave a gap, and earlier failures.
     pub fn write_layer(&mut self, layer: u32, tokens: Range<u32>) -> Result<()> {
         self.check_layer(layer)?;
-        TensorId::pair(layer)
-            .into_iter()
-            .try_for_each(|tensor| self.send_write(tensor, &tokens, None))
-    }
-
-    /// Writes tokens of one tensor from memory.
-    ///
-    /// # Errors
-    /// As [`Tensors::write_layer`], and if `bytes` are not those of so many tokens.
-    pub fn write(
-        &mut self,
-        tensor: TensorId,
-        tokens: Range<u32>,
-        bytes: impl Into<Bytes>,
-    ) -> Result<()> {
-        self.check_layer(tensor.layer)?;
-        let bytes = bytes.into();
-        let expected = self.options.shape.bytes(tokens.end.saturating_sub(tokens.start));
-        if bytes.len() as u64 != expected {
-            let fix = format!("give {expected} for {} tokens", tokens.len());
-            return Err(Error::invalid("the bytes of a write", bytes.len(), fix));
-        }
-        self.send_write(tensor, &tokens, Some(bytes))
-    }
-
-    fn send_write(
-        &mut self,
-        tensor: TensorId,
-        tokens: &Range<u32>,
-        from_caller: Option<Bytes>,
-    ) -> Result<()> {
-        self.check_tokens(tokens)?;
+        self.check_tokens(&tokens)?;
         self.check_failure()?;
-        self.check_gap(tensor, tokens)?;
+        self.check_gap(layer, &tokens)?;
         let shape = self.options.shape;
         let (at, bytes) = (shape.bytes(tokens.start), shape.bytes(tokens.end - tokens.start));
-        let layer = tensor.layer as usize;
-        let mut home = self.homes[layer];
+        let mut home = self.homes[layer as usize];
         let group = home.group();
         if self.is_prefill() && group == Group::Cached {
-            let stays_dirty = self.plan.rank(tensor.layer) < self.dirty_layers;
-            self.was_cached[layer] |= stays_dirty;
+            let stays_dirty = self.plan.rank(layer) < self.dirty_layers;
+            self.was_cached[layer as usize] |= stays_dirty;
             home = if stays_dirty { home } else { Home::Direct };
         }
         let passes = home.group() != group;
-        let fill = passes.then(|| self.route(tensor, Home::Cached, 0));
-        let route = self.route(tensor, home, tokens.start);
-        let work = Work::Write { route, at, bytes, from_caller, fill };
-        let was_cached = false;
-        let purpose = Purpose { group, kind: JobKind::Write, was_cached, is_awaited: false };
-        self.send(tensor, work, purpose)?;
-        let number = self.number(tensor);
-        self.written[number] = self.written[number].max(tokens.end);
+        let kind = JobKind::Write;
+        for tensor in TensorId::pair(layer) {
+            let fill = passes.then(|| self.route(tensor, Home::Cached, 0));
+            let route = self.route(tensor, home, tokens.start);
+            let work = Work::Write { route, at, bytes, fill };
+            let purpose = Purpose { group, kind, was_cached: false, is_awaited: false };
+            self.send(tensor, work, purpose)?;
+        }
+        let written = &mut self.written[layer as usize];
+        *written = tokens.end.max(*written);
         Ok(())
     }
 
@@ -267,7 +214,7 @@ impl<G: Gpu> Tensors<G> {
     pub fn begin_read(&mut self, layer: u32, tokens: u32) -> Result<Reading> {
         self.check_layer(layer)?;
         self.check_failure()?;
-        TensorId::pair(layer).into_iter().try_for_each(|tensor| self.check_read(tensor, tokens))?;
+        self.check_read(layer, tokens)?;
         let begun = Instant::now();
         self.follow_budget(begun);
         let bytes = self.options.shape.bytes(tokens);
@@ -281,7 +228,7 @@ impl<G: Gpu> Tensors<G> {
         for (tensor, ticket) in tensors.into_iter().zip(&mut tickets) {
             let route = self.route(tensor, home, 0);
             let copy_to = copies_to.then(|| self.file_offset(tensor, 0));
-            let work = Work::Read { route, bytes, overlap, copy_to, to_caller: false };
+            let work = Work::Read { route, bytes, overlap, copy_to };
             let purpose = Purpose { group, kind: JobKind::Read, was_cached, is_awaited: true };
             *ticket = self.send(tensor, work, purpose)?;
         }
@@ -293,13 +240,12 @@ impl<G: Gpu> Tensors<G> {
     /// Waits until a layer is in the GPU's memory.
     ///
     /// # Errors
-    /// The failure of either tensor, and earlier ones; [`Error::Invalid`] for a read of another run, which comes back.
-    pub fn finish_read(&mut self, reading: Reading) -> Result<(), NotFinished> {
+    /// The failure of either tensor, and earlier ones; [`Error::Invalid`] for a read of another run.
+    pub fn finish_read(&mut self, reading: Reading) -> Result<()> {
         if !Arc::ptr_eq(&reading.run, self.threads.counts()) {
-            let (what, fix) = ("the read to finish", "pass it to the run that began it");
-            let error =
-                Error::invalid(what, format!("another run's of layer {}", reading.layer), fix);
-            return Err(NotFinished { error, reading: Some(Box::new(reading)) });
+            let value = format!("another run's of layer {}", reading.layer);
+            let fix = "pass it to the run that began it";
+            return Err(Error::invalid("the read to finish", value, fix));
         }
         let [keys, values] = reading.tickets.map(|ticket| self.wait_for(ticket));
         let (keys, values) = (keys?, values?);
@@ -313,7 +259,7 @@ impl<G: Gpu> Tensors<G> {
         self.choosers[reading.group as usize].note_read(bytes, all, reading.begun, ended);
         keys.result.and(values.result)?;
         // A write of these tensors that failed came before.
-        Ok(self.check_failure()?)
+        self.check_failure()
     }
 
     /// Reads the first `tokens` of both tensors of a layer into the GPU's memory.
@@ -322,25 +268,7 @@ impl<G: Gpu> Tensors<G> {
     /// As [`Tensors::begin_read`] and [`Tensors::finish_read`].
     pub fn read_layer(&mut self, layer: u32, tokens: u32) -> Result<()> {
         let reading = self.begin_read(layer, tokens)?;
-        Ok(self.finish_read(reading)?)
-    }
-
-    /// Reads the first `tokens` of one tensor into memory. Not counted as a read of the run.
-    ///
-    /// # Errors
-    /// As [`Tensors::read_layer`].
-    pub fn read(&mut self, tensor: TensorId, tokens: u32) -> Result<Vec<u8>> {
-        self.check_layer(tensor.layer)?;
-        self.check_failure()?;
-        self.check_read(tensor, tokens)?;
-        let route = self.route(tensor, self.homes[tensor.layer as usize], 0);
-        let bytes = self.options.shape.bytes(tokens);
-        let overlap = Overlap::Intra;
-        let work = Work::Read { route, bytes, overlap, copy_to: None, to_caller: true };
-        let ticket = self.send(tensor, work, Purpose::other(true))?;
-        let bytes = self.wait_for(ticket)?.result?;
-        self.check_failure()?;
-        Ok(bytes.expect("a read for the caller has bytes"))
+        self.finish_read(reading)
     }
 
     /// Waits until all reads and writes have ended, those left behind included. It does so after a failure as well, so that
@@ -404,7 +332,7 @@ impl<G: Gpu> Tensors<G> {
             return Ok(());
         }
         let ticket = self.send_to(0, Task::Deallocate { slba, lbas }, Purpose::other(true))?;
-        self.wait_for(ticket)?.result.map(drop)
+        self.wait_for(ticket)?.result
     }
 
     fn check_layer(&self, layer: u32) -> Result<()> {
@@ -423,31 +351,27 @@ impl<G: Gpu> Tensors<G> {
         Err(Error::invalid("the tokens", format!("{tokens:?}"), format!("use some of 0..{most}")))
     }
 
-    /// Checks that a write leaves no gap behind the tokens that a tensor has: a read would return what the drive held
+    /// Checks that a write leaves no gap behind the tokens that a layer has: a read would return what the drive held
     /// before.
-    fn check_gap(&self, tensor: TensorId, tokens: &Range<u32>) -> Result<()> {
-        let written = self.written[self.number(tensor)];
+    fn check_gap(&self, layer: u32, tokens: &Range<u32>) -> Result<()> {
+        let written = self.written[layer as usize];
         if tokens.start <= written {
             return Ok(());
         }
-        let fix = format!("{tensor} has {written} tokens: write token {written} before");
+        let fix = format!("layer {layer} has {written} tokens: write token {written} before");
         Err(Error::invalid("the tokens of a write", format!("{tokens:?}"), fix))
     }
 
-    /// Checks that the first `tokens` of a tensor were written.
-    fn check_read(&self, tensor: TensorId, tokens: u32) -> Result<()> {
+    /// Checks that the first `tokens` of a layer were written.
+    fn check_read(&self, layer: u32, tokens: u32) -> Result<()> {
         self.check_tokens(&(0..tokens))?;
-        let written = self.written[self.number(tensor)];
+        let written = self.written[layer as usize];
         if tokens <= written {
             return Ok(());
         }
         let fix =
-            format!("{tensor} has {written} tokens: read as many, or write the others before");
+            format!("layer {layer} has {written} tokens: read fewer, or write the others before");
         Err(Error::invalid("the tokens of a read", tokens, fix))
-    }
-
-    fn number(&self, tensor: TensorId) -> usize {
-        tensor.number(self.options.shape.model.layers) as usize
     }
 
     /// Returns the file of a tensor's thread.
@@ -501,7 +425,7 @@ impl<G: Gpu> Tensors<G> {
 
     fn absorb_next(&mut self) -> Result<()> {
         let received = self.threads.receive().inspect_err(|error| self.fail_stuck(error));
-        let Done { ticket, mut moved, ended_at: at, bytes, result, is_stuck } = received?;
+        let Done { ticket, mut moved, ended_at: at, result, is_stuck } = received?;
         self.is_stuck |= is_stuck;
         self.stats.filled_bytes = self.threads.filled_bytes();
         let purpose = self.purposes.remove(&ticket).expect("each job has a purpose");
@@ -517,7 +441,7 @@ impl<G: Gpu> Tensors<G> {
             self.failed.get_or_insert_with(|| error.clone());
         }
         if purpose.is_awaited {
-            self.ended.insert(ticket, Ended { at, result: result.map(|()| bytes) });
+            self.ended.insert(ticket, Ended { at, result });
         }
         Ok(())
     }

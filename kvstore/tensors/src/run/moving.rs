@@ -112,8 +112,7 @@ impl<G: Gpu> Tensors<G> {
     /// Returns whether a layer whose first `tokens` are about to be read is to be written to the files as well. It counts as
     /// there from now on: later operations on its tensors come after this read, and if the read fails, they fail.
     pub(super) fn entering(&mut self, layer: u32, tokens: u32) -> bool {
-        let is_whole =
-            TensorId::pair(layer).iter().all(|tensor| self.written[self.number(*tensor)] == tokens);
+        let is_whole = self.written[layer as usize] == tokens;
         let home = self.homes[layer as usize];
         let enters = home == Home::Extent && self.plan.is_cached(layer) && is_whole;
         if enters {

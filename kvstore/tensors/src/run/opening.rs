@@ -58,7 +58,7 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
         was_cached: vec![false; layers as usize],
         dirty_layers,
         is_allocated,
-        written: vec![0; 2 * layers as usize],
+        written: vec![0; layers as usize],
         files,
         extent_map,
         threads,

@@ -239,6 +239,10 @@ impl Error {
         Error::Died { thread: thread.name().unwrap_or("?").to_owned(), why: why.to_owned() }
     }
 
+    pub(crate) fn media(device: &str, why: impl ToString, fix: impl ToString) -> Error {
+        Error::Media { device: device.to_owned(), why: why.to_string(), fix: fix.to_string() }
+    }
+
     pub(crate) fn invalid(what: &'static str, value: impl ToString, fix: impl ToString) -> Error {
         Error::Invalid { what, value: value.to_string(), fix: fix.to_string() }
     }

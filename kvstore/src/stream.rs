@@ -2,8 +2,8 @@
 //! `docs/design/kv-stream.md` specifies it byte by byte.
 //!
 //! A header is followed by numbered frames with checksums: an object, its pieces, the next object, and at the end the
-//! counts. So a reader tells a stream that was cut off, and a damaged, missing or swapped frame. It needs memory for one
-//! frame. No length that was read is believed beyond [`PIECE_BYTES`].
+//! counts. A reader therefore detects a stream that was cut off, and a damaged, missing or swapped frame. It needs memory
+//! for one frame, and refuses lengths beyond [`PIECE_BYTES`].
 
 use std::io::{self, Read, Write};
 
@@ -28,7 +28,7 @@ const OBJECT_BYTES: usize = 56;
 /// The most bytes of a tenant's name.
 const TENANT_BYTES_MAX: usize = 64;
 
-/// What a frame holds, as its first byte.
+/// The kind of a frame, as its first byte.
 mod kind {
     pub(super) const OBJECT: u8 = 1;
     pub(super) const PIECE: u8 = 2;
@@ -47,20 +47,20 @@ pub struct Entry {
     pub tenant: Box<str>,
     /// When it expires, in seconds of Unix time.
     pub expires_s: Option<u64>,
-    /// The version that it had, which says when it was stored.
+    /// Its version, which says when it was stored.
     pub version: Version,
     /// Its layout, if it is a KV block.
     pub layout: Option<Layout>,
 }
 
-/// What a stream has, as its end tells.
+/// The contents of a stream, as its end counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Objects that are complete.
     pub objects: u64,
     /// Their bytes.
     pub bytes: u64,
-    /// Objects that were replaced or removed while they were written, and count for nothing.
+    /// Objects that were replaced or removed while they were written, and do not count.
     pub abandoned: u64,
 }
 
@@ -83,7 +83,7 @@ impl Entry {
         bytes
     }
 
-    /// Decodes it; returns `None` for anything that is not encoded so.
+    /// Decodes it; returns `None` for anything else.
     fn decode(body: &[u8]) -> Option<Entry> {
         let (head, names) = body.split_first_chunk::<OBJECT_BYTES>()?;
         let number = |at: usize| {
@@ -141,7 +141,7 @@ fn start() -> [u8; START_BYTES] {
     bytes
 }
 
-/// Returns what comes before a frame's body.
+/// Returns the bytes before a frame's body.
 fn head(kind: u8, number: u64, bytes: usize) -> [u8; HEAD_BYTES] {
     let mut head = [0; HEAD_BYTES];
     head[0] = kind;
@@ -157,14 +157,14 @@ fn checksum(head: &[u8], body: &[u8]) -> [u8; 4] {
     sum.finish().to_le_bytes()
 }
 
-/// Writes a stream. Without [`Exporter::end`] it is one that was cut off.
+/// Writes a stream. Without [`Exporter::end`] the stream counts as cut off.
 #[derive(Debug)]
 pub struct Exporter<W> {
     out: W,
     /// The number of the next frame.
     number: u64,
     counts: Counts,
-    /// The length of the object that is being written, and how much of it is missing.
+    /// The length of the object that is being written, and its missing bytes.
     open: Option<(u64, u64)>,
 }
 
@@ -210,7 +210,7 @@ impl<W: Write> Exporter<W> {
         Ok(())
     }
 
-    /// Gives up the object: a reader forgets what it had of it.
+    /// Abandons the object: a reader discards its bytes.
     ///
     /// # Errors
     /// Those of the output.
@@ -220,7 +220,7 @@ impl<W: Write> Exporter<W> {
         self.frame(kind::ABANDONED, &[])
     }
 
-    /// Ends the stream and returns its output, with what it has.
+    /// Ends the stream and returns its output, with the counts.
     ///
     /// # Errors
     /// Those of the output.
@@ -256,7 +256,7 @@ pub struct Importer<R> {
     at: u64,
     number: u64,
     counts: Counts,
-    /// The length of the object that is being read, and how much of it is in frames to come.
+    /// The length of the object that is being read, and its bytes in later frames.
     open: Option<(u64, u64)>,
     /// The body of the last piece, and how much of it was taken.
     piece: Vec<u8>,

@@ -1,8 +1,8 @@
 //! The expiry times of objects.
 //!
 //! Times are kept beside the index, so an object that never expires costs nothing. A time is in seconds of the
-//! caller's clock (a clock that continues over restarts, because times are stored on the media), and is the first
-//! moment at which the object is gone.
+//! caller's clock (a clock that continues over restarts, because times are stored on the media): the first moment at
+//! which the object has expired.
 //!
 //! This module removes no objects: the caller clears the expiry of an object that it removes.
 

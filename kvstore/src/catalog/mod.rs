@@ -1,4 +1,4 @@
-//! The catalog: which objects there are, when they expire, whose they are, which are leased, and which went.
+//! The catalog: the objects of a shard, their expiry, tenants and leases, and the log of removed ones.
 //!
 //! Tables in memory, driven by the shard. Nothing here does I/O, allocates space, or decides what to evict.
 

@@ -1,11 +1,11 @@
-//! What a store removed, for those who keep an account of what it has.
+//! A log of the objects that a store removed, for clients that track its contents.
 //!
-//! The shards of a store share one log. A removal is entered by its key when the object goes, whatever the reason; one
-//! that is replaced has not gone. A reader has a position in the log and reads from there on: it learns of each removal
-//! once, or that it missed some, and then asks for the objects that it knows of.
+//! The shards of a store share one log. Each removal adds its key, whatever the reason; replacing an object is no removal.
+//! A reader keeps a position and reads from there: it sees each removal once, or learns that it missed some and then
+//! checks the objects that it knows.
 //!
-//! The log begins with its first reader, and ends when no reader has read what it has to drop: without a reader a removal
-//! costs one load. Positions begin at a random number, so that a position in the log of another opening is one whose
+//! The log begins with its first reader, and ends when it has to drop removals that no reader has read. Without a reader a
+//! removal costs one load. Positions begin at a random number, so a position of another opening counts as one whose
 //! reader missed some.
 
 use std::collections::VecDeque;
@@ -14,21 +14,21 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::model::key::Key;
 
-/// Bytes of keys, and of what an entry takes beside its key, that the log keeps.
+/// The most bytes that the log keeps: keys, and the overhead of entries.
 const BYTES_MAX: usize = 4 << 20;
-/// Bytes that an entry takes beside its key, about.
+/// The approximate overhead of an entry, in bytes.
 const ENTRY_BYTES: usize = 32;
-/// Limit of entries that one read looks at, for which removals wait.
+/// The most entries that one read examines while removals wait.
 pub(crate) const READ_MAX: usize = 4096;
 
-/// Removals that a reader had not seen.
+/// Removals that are new to a reader.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Removed {
-    /// The keys of the objects, in the order in which they went. A key may have an object again.
+    /// The keys of the objects, in the order of their removal. A key may have a new object.
     pub keys: Vec<Key>,
-    /// Where to go on.
+    /// The position of the next read.
     pub next: u64,
-    /// Whether there were removals that are not told of, before those of `keys`.
+    /// Whether removals before those of `keys` are missing.
     pub missed_some: bool,
 }
 
@@ -44,13 +44,13 @@ struct Shared {
 
 #[derive(Debug, Default)]
 struct Log {
-    /// The latest, the oldest first.
+    /// The latest removals, oldest first.
     keys: VecDeque<Box<[u8]>>,
-    /// What they take.
+    /// The bytes that they take.
     bytes: usize,
-    /// The position behind the latest.
+    /// The position behind the latest removal.
     end: u64,
-    /// The furthest position at which a reader goes on.
+    /// The furthest position of a reader.
     read_end: u64,
 }
 
@@ -58,7 +58,7 @@ impl Removals {
     /// Creates a log whose positions begin at about `start`.
     pub(crate) fn new(start: u32) -> Removals {
         let removals = Removals::default();
-        // Far from those of another start, whatever is removed from here on.
+        // Far from the positions of another start, however much is removed.
         removals.lock().end = u64::from(start) << 31;
         removals
     }
@@ -80,22 +80,22 @@ impl Removals {
         let mut log = self.lock();
         log.push(key);
         if log.begin() > log.read_end {
-            // Its readers have missed some by now.
+            // Its readers have missed removals.
             self.0.has_readers.store(false, Ordering::Relaxed);
             log.clear();
         }
         assert!(log.bytes <= BYTES_MAX, "the log of removals is bounded");
     }
 
-    /// Tells the readers that objects may have gone which are not known by their keys.
+    /// Makes all readers learn that they missed removals, because the keys of removed objects are unknown.
     pub(crate) fn lose_track(&self) {
         if self.0.has_readers.load(Ordering::Relaxed) {
             self.lock().clear();
         }
     }
 
-    /// Reads from position `from` on: at most `limit` removals of keys that begin with `prefix`. Without a position it
-    /// tells of none, and only where to go on.
+    /// Reads at most `limit` removals of keys that begin with `prefix`, from position `from` on. Without a position it
+    /// returns no removals, only the present position.
     pub fn read(&self, prefix: &[u8], from: Option<u64>, limit: usize) -> Removed {
         let mut log = self.lock();
         self.0.has_readers.store(true, Ordering::Relaxed);
@@ -122,12 +122,12 @@ impl Removals {
 }
 
 impl Log {
-    /// Returns the position of the oldest.
+    /// Returns the position of the oldest removal.
     fn begin(&self) -> u64 {
         self.end - self.keys.len() as u64
     }
 
-    /// Adds one, and drops the oldest for which there is no room.
+    /// Adds a removal, and drops the oldest ones that exceed the limit.
     fn push(&mut self, key: &[u8]) {
         self.keys.push_back(key.into());
         self.bytes += key.len() + ENTRY_BYTES;
@@ -138,7 +138,7 @@ impl Log {
         }
     }
 
-    /// Drops all, and leaves every reader behind.
+    /// Drops all removals, so that every reader has missed some.
     fn clear(&mut self) {
         (self.keys, self.bytes) = (VecDeque::new(), 0);
         self.end += 1;
@@ -156,7 +156,7 @@ mod tests {
         Key::new(&[&b"k"[..], &number.to_be_bytes(), &[7; 500]].concat()).expect("short enough")
     }
 
-    /// Reads all that there is.
+    /// Reads all removals.
     fn read_all(removals: &Removals, from: &mut u64) -> (Vec<Key>, bool) {
         let (mut keys, mut missed_some) = (Vec::new(), false);
         loop {

@@ -1,15 +1,15 @@
 //! Tenants: names, quotas and usage.
 //!
 //! A tenant has a name and a number, to which its objects on the media refer. Numbers are assigned in order; adding the
-//! same names in the same order yields the same numbers. Once all are in use, that of a tenant without objects and
-//! without a quota, which has no holder ([`Hold`]), is given to the next. Number 0 is the default tenant: it has no name
+//! same names in the same order yields the same numbers. Once all are in use, the next tenant gets the number of one that
+//! has neither objects nor a quota nor a holder ([`Hold`]). Number 0 is the default tenant: it has no name
 //! and no quota, and always exists.
 //!
-//! A quota is the store's: a [`Ledger`] sums up what a tenant has in all shards. [`Tenants`] are those of one shard,
-//! with their counters. Units are charged from when an extent is reserved.
+//! A quota holds for the whole store: a [`Ledger`] sums up a tenant's use of all shards. [`Tenants`] are those of one
+//! shard, with their counters. Units are charged when an extent is reserved.
 //!
 //! An object that replaces another one of its tenant is *covered* by it where the quota demands that: until the old one
-//! goes, its units do not count. So a replacement needs no more quota than the difference, and puts in flight at the
+//! is freed, its units do not count. So a replacement needs no more quota than the difference, and puts in flight at the
 //! same time cannot use one old object twice.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +26,7 @@ pub(crate) const TENANT_NAME_BYTES_MAX: usize = 64;
 /// Maximum number of tenants, besides the default one.
 pub(crate) const TENANTS_MAX: usize = u8::MAX as usize;
 
-/// What a tenant has, and what it did since the store was opened.
+/// A tenant's use of the store, and its operations since the store was opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TenantStats {
     /// Its name: 1 to 64 bytes, or empty for the default tenant.
@@ -50,7 +50,7 @@ pub struct TenantStats {
 }
 
 impl TenantStats {
-    /// Adds what the same tenant has and did in another shard.
+    /// Adds the same tenant's figures of another shard.
     pub(crate) fn add(&mut self, other: &TenantStats) {
         assert_eq!(self.name, other.name, "the same tenant");
         self.objects += other.objects;
@@ -72,7 +72,7 @@ pub(crate) struct OverQuota {
     pub(crate) quota: Quota,
 }
 
-/// What the tenants of a store have in all of its shards. Clones are the same ledger.
+/// The use of a store by its tenants, in all shards. Clones are the same ledger.
 #[derive(Clone, Debug, Default)]
 pub struct Ledger(Arc<Shared>);
 
@@ -80,7 +80,7 @@ pub struct Ledger(Arc<Shared>);
 struct Shared {
     /// Locked only to define a tenant.
     accounts: Mutex<Vec<Arc<Account>>>,
-    /// Grows when all shards have to look at their tenants.
+    /// A number that grows when all shards must check their tenants.
     news: AtomicU64,
     /// Wake the threads of the shards.
     wakers: Mutex<Vec<Waker>>,
@@ -102,12 +102,12 @@ const UNLIMITED: u64 = u64::MAX;
 const QUOTA_BYTES_MAX: u64 = (1 << 62) - 1;
 
 impl Ledger {
-    /// Wakes `waker` whenever the shards have to look at their tenants.
+    /// Wakes `waker` whenever the shards must check their tenants.
     pub(crate) fn wake_on_news(&self, waker: Waker) {
         lock(&self.0.wakers).push(waker);
     }
 
-    /// Makes all shards look at their tenants. Returns the number of the last news before.
+    /// Makes all shards check their tenants. Returns the number of the news before.
     fn announce(&self) -> u64 {
         let before = self.0.news.fetch_add(1, Ordering::Release);
         lock(&self.0.wakers).iter().for_each(Waker::wake_by_ref);
@@ -116,7 +116,7 @@ impl Ledger {
 
     fn account(&self, name: &str) -> Arc<Account> {
         let mut accounts = lock(&self.0.accounts);
-        // Those that no shard has any more; a quota is kept by the shard that has read it.
+        // Drops accounts that no shard has any more; the shard that has read a quota keeps its account.
         accounts.retain(|account| Arc::strong_count(account) > 1);
         if let Some(known) = accounts.iter().find(|account| &*account.name == name) {
             return Arc::clone(known);
@@ -156,7 +156,7 @@ impl Account {
         self.units.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with).is_ok()
     }
 
-    /// Returns whether it has more than its quota, and evicts its own objects then.
+    /// Returns whether it exceeds its quota and evicts its own objects for it.
     fn is_to_shrink(&self) -> bool {
         self.quota().is_some_and(|quota| {
             quota.when_reached == WhenReached::EvictOwn
@@ -174,7 +174,7 @@ struct Tenant {
     units: u64,
     /// Units charged to the account.
     charged: u64,
-    /// Objects, and what it did; without the fields that come from elsewhere.
+    /// Its figures, without the fields that come from elsewhere.
     stats: TenantStats,
 }
 
@@ -201,8 +201,8 @@ impl Tenants {
     /// Adds a tenant.
     ///
     /// # Errors
-    /// Why not, if the name is empty, longer than 64 bytes or taken, or there are 255 tenants, none of which `may_replace`
-    /// lets go.
+    /// The reason if the name is empty, longer than 64 bytes or taken, or if there are 255 tenants and `may_replace`
+    /// spares each.
     pub(crate) fn add(&mut self, name: &str, may_replace: bool) -> Result<TenantId, &'static str> {
         if name.is_empty() || name.len() > TENANT_NAME_BYTES_MAX {
             return Err("a tenant's name has 1 to 64 bytes: choose another name");
@@ -227,7 +227,7 @@ impl Tenants {
         Ok(TenantId(at as u8))
     }
 
-    /// Keeps a tenant's number from being given to another.
+    /// Reserves a tenant's number, so that no other tenant gets it.
     ///
     /// # Panics
     /// If there is no such tenant.
@@ -256,7 +256,7 @@ impl Tenants {
         self.tenants[usize::from(id.0)].account.quota()
     }
 
-    /// Sets a quota, in all shards. A tenant that has more gets no more, or loses its oldest objects.
+    /// Sets a quota, in all shards. A tenant beyond it is refused further objects, or loses its oldest ones.
     ///
     /// # Panics
     /// If there is no such tenant, or it is the default one.
@@ -339,7 +339,7 @@ impl Tenants {
         self.note(id, units, charged);
     }
 
-    /// Notes units that the account has.
+    /// Notes units that the account already has.
     fn note(&mut self, id: TenantId, units: u64, charged: u64) {
         let tenant = self.tenant(id);
         tenant.units = tenant.units.checked_add(units).expect("units of real devices");
@@ -362,7 +362,7 @@ impl Tenants {
         }
     }
 
-    /// Makes an object's units count again, because it goes or its replacement failed. Ignores one that covers
+    /// Makes an object's units count again, because it is freed or its replacement failed. Ignores an object that covers
     /// nothing.
     #[inline]
     pub(crate) fn uncover(&mut self, object: ObjectId) {
@@ -393,11 +393,11 @@ impl Tenants {
         std::mem::replace(&mut self.read_news, news) != news
     }
 
-    /// Makes the other shards evict objects of tenants that have too much.
+    /// Makes the other shards evict objects of tenants beyond their quotas.
     pub(crate) fn ask_others(&mut self) {
         let before = self.ledger.announce();
         if before == self.read_news {
-            // Its own question is no news to this shard.
+            // This shard need not react to its own request.
             self.read_news += 1;
         }
     }
@@ -418,7 +418,7 @@ impl Tenants {
 }
 
 impl Drop for Tenants {
-    /// Takes the shard's objects off the ledger, which other shards go on using.
+    /// Takes the shard's objects off the ledger, which the other shards keep using.
     fn drop(&mut self) {
         for tenant in &self.tenants {
             tenant.account.units.fetch_sub(tenant.charged, Ordering::Relaxed);
@@ -432,7 +432,7 @@ impl Tenant {
         Tenant { account, hold, units: 0, charged: 0, stats: TenantStats::default() }
     }
 
-    /// Returns whether its number may be given to another.
+    /// Returns whether another tenant may get its number.
     fn is_free(&self) -> bool {
         self.stats.objects == 0 && self.account.quota().is_none() && self.hold.is_alone()
     }

@@ -1,4 +1,4 @@
-//! What a device did for a lane, or for all lanes that it has: counters that only grow, and sizes of the moment.
+//! Figures of a device, for one lane or for all: counters that only grow, and present sizes.
 
 use std::ops::AddAssign;
 
@@ -7,7 +7,7 @@ use adit_driver::paths::Operation;
 
 use crate::io::latency::Latencies;
 
-/// What a lane did on its device, or the sum over several lanes of one device.
+/// The figures of a lane, or the sum over several lanes of one device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct DeviceFigures {
     /// From sending a command to its completion, for each [`DeviceFigures::OPERATIONS`]; failed commands included.

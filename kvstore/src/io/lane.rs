@@ -2,8 +2,8 @@
 //!
 //! Every pushed command comes back exactly once as [`Finished`], with its memory. Retryable failures are sent again
 //! first, up to [`ATTEMPTS`] times in all. Once the device is out of service, nothing more is sent and everything
-//! that waits comes back failed. What came back stays here until it is taken: taking it may cost time, which a device
-//! whose queue was refilled before does not wait for.
+//! that waits comes back failed. Finished commands stay here until they are taken: taking them may cost time, and the
+//! queue is refilled before, so that the device need not wait for it.
 
 use std::collections::VecDeque;
 
@@ -17,13 +17,13 @@ use crate::model::place::UNIT_BYTES;
 
 /// Bytes of memory that a lane uses for metadata, in buffers of [`LANE_BUFFER_BYTES`].
 pub const LANE_MEMORY_BYTES: usize = 4 << 20;
-/// The minimum, with which it reads and writes less at a time.
+/// The minimum of that memory, with which a lane reads and writes less at a time.
 pub const LANE_MEMORY_MIN_BYTES: usize = 2 * LANE_BUFFER_BYTES;
 /// Bytes of each buffer of a lane's memory.
 pub const LANE_BUFFER_BYTES: usize = 256 << 10;
 /// The minimum depth that the schedule divides; a shorter queue is filled as far as it goes.
 const DEPTH_MIN: u32 = 4;
-/// How often a command is sent at most.
+/// The most often that a command is sent.
 const ATTEMPTS: u8 = 4;
 
 /// What a command owns while it is in flight: memory, and the destination of its answer.
@@ -110,7 +110,7 @@ pub(crate) enum Fault {
 pub(crate) struct Finished {
     pub(crate) purpose: Purpose,
     pub(crate) memory: AnyBuffer,
-    /// Bytes that it was to move.
+    /// The bytes to move.
     pub(crate) bytes: u64,
     pub(crate) result: Result<(), Fault>,
 }
@@ -169,7 +169,7 @@ pub struct Lane<Q> {
     overflow: VecDeque<Command>,
     /// Commands to send again.
     again: VecDeque<Load>,
-    /// Commands that came back, to be taken.
+    /// Finished commands to be taken.
     finished: VecDeque<Finished>,
     in_flight: usize,
     /// Counters; [`Lane::figures`] adds the current sizes.
@@ -180,7 +180,7 @@ pub struct Lane<Q> {
     pub(crate) is_dirty: bool,
     /// Whether the shard has handled the failure.
     pub(crate) is_failure_noted: bool,
-    /// How often the device failed and was attached again before: it may have lost what it was sent until then.
+    /// How often the device failed and was attached again before: it may have lost what was sent until then.
     pub(crate) attachment: u32,
     /// Whether the end of each command wakes the thread.
     pub(crate) notifies: bool,
@@ -323,7 +323,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         assert!(self.memory.len() <= self.buffers, "no more buffers are idle than were made");
     }
 
-    /// Takes the device out of service, because it failed to do what it must.
+    /// Takes the device out of service because of a failure.
     pub(crate) fn fail(&mut self, why: &str) {
         assert!(!why.is_empty(), "a failure has a reason");
         assert!(!self.is_failure_noted || self.failure.is_some(), "what is noted has happened");
@@ -380,7 +380,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         in_flight + self.waiting.waiting(Class::Read) > 0
     }
 
-    /// Returns what it did, and how busy it is.
+    /// Returns its counters and its present load.
     pub(crate) fn figures(&self) -> DeviceFigures {
         let classes = [Class::Read, Class::Write, Class::Metadata, Class::Background];
         let scheduled: u64 =
@@ -397,14 +397,14 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         }
     }
 
-    /// Takes the command that came back first.
+    /// Takes the command that finished first.
     pub(crate) fn take_finished(&mut self) -> Option<Finished> {
         let finished = self.finished.pop_front()?;
         debug_assert!(finished.bytes <= self.info.split().command_bytes_max, "it was one command");
         Some(finished)
     }
 
-    /// Reaps what the device has finished.
+    /// Reaps finished commands.
     pub(crate) fn poll(&mut self, now: Time) {
         self.assert_counted();
         let Lane { queue, waiting, again, finished, in_flight, done, .. } = self;
@@ -457,7 +457,7 @@ impl<Q: CommandQueue<Load>> Lane<Q> {
         debug_assert!(is_held_back || self.waiting.is_empty(), "only what is in flight holds back");
     }
 
-    /// Sends what may be sent, rings the device, and returns how many. Commands that no queue accepts come back.
+    /// Sends commands that may be sent, rings the device, and returns their number. Fails commands that no queue accepts.
     pub(crate) fn send(&mut self, now: Time) -> usize {
         if !self.has_waiting() {
             return 0;

@@ -23,7 +23,7 @@ pub(crate) struct Latencies {
 }
 
 impl Latencies {
-    /// Makes a histogram of counts by [`bucket`].
+    /// Creates a histogram of counts by [`bucket`].
     pub(crate) fn of(counts: [u64; BUCKETS], sum_ns: u64) -> Latencies {
         Latencies { counts, sum_ns }
     }

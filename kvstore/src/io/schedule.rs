@@ -43,15 +43,15 @@ const METADATA_DEPTH: u32 = 2;
 /// Limit of stale deadlines kept before a sweep.
 const SPARE_DEADLINES: usize = 64;
 
-/// The limits of what goes to the device.
+/// The limits of requests to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     /// Maximum requests in flight, at least 4; the last two slots are for metadata.
     pub depth: u32,
     /// Maximum requests that wait.
     pub queued_max: u32,
-    /// Maximum bytes of reads in flight, or one read if that is longer: no drive is busier with more, and what has come is
-    /// verified while it reads the rest. Some end all that they have at one time.
+    /// Maximum bytes of reads in flight, or one read if that is longer: no drive is busier with more, and finished reads are
+    /// verified while it reads the rest. Some drives finish all reads at the same time.
     pub read_bytes_max: u64,
     /// Maximum bytes of writes in flight while reads wait or are in flight.
     pub write_bytes_max: u64,
@@ -91,7 +91,7 @@ pub(crate) struct Start<T> {
     pub class: Class,
     /// Its bytes, for [`Schedule::finished`].
     pub bytes: u64,
-    /// What was pushed.
+    /// The payload that was pushed.
     pub payload: T,
 }
 
@@ -145,7 +145,7 @@ impl<T> Schedule<T> {
         deadline: Time,
         payload: T,
     ) -> Result<(), T> {
-        let ticket = self.lists.push(Entry { class, bytes, pushed: now, payload })?;
+        let ticket = self.lists.push(Queued { class, bytes, pushed: now, payload })?;
         if deadline < Time::NEVER {
             self.sweep();
             self.deadlines.push(Reverse((deadline, ticket)));
@@ -292,7 +292,7 @@ const NONE: u32 = u32::MAX;
 
 /// A waiting request.
 #[derive(Debug)]
-struct Entry<T> {
+struct Queued<T> {
     class: Class,
     bytes: u64,
     pushed: Time,
@@ -301,7 +301,7 @@ struct Entry<T> {
 
 #[derive(Debug)]
 struct Node<T> {
-    entry: Option<Entry<T>>,
+    entry: Option<Queued<T>>,
     generation: u64,
     before: u32,
     /// The next in its list, or in the free list.
@@ -338,7 +338,7 @@ impl<T> Lists<T> {
     }
 
     /// Appends an entry to its class. Returns the payload if there is no room.
-    fn push(&mut self, entry: Entry<T>) -> Result<Ticket, T> {
+    fn push(&mut self, entry: Queued<T>) -> Result<Ticket, T> {
         if self.len() == self.entries_max {
             return Err(entry.payload);
         }
@@ -365,20 +365,20 @@ impl<T> Lists<T> {
         Ok(Ticket { entry: at, generation: self.generation })
     }
 
-    fn first(&self, class: Class) -> Option<&Entry<T>> {
+    fn first(&self, class: Class) -> Option<&Queued<T>> {
         let first = self.lists[class as usize].first;
         self.nodes.get(first as usize).and_then(|node| node.entry.as_ref())
     }
 
     /// Removes the first of a class.
-    fn pop(&mut self, class: Class) -> Option<Entry<T>> {
+    fn pop(&mut self, class: Class) -> Option<Queued<T>> {
         let entry = self.lists[class as usize].first;
         let generation = self.nodes.get(entry as usize)?.generation;
         self.take(Ticket { entry, generation })
     }
 
     /// Removes an entry, if it still waits.
-    fn take(&mut self, ticket: Ticket) -> Option<Entry<T>> {
+    fn take(&mut self, ticket: Ticket) -> Option<Queued<T>> {
         let node = self.nodes.get_mut(ticket.entry as usize);
         let node = node.filter(|node| node.generation == ticket.generation)?;
         let entry = node.entry.take()?;

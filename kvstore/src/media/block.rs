@@ -10,7 +10,8 @@
 //! The seal has 64 bits rather than the 32 of CRC-32C, because a block of a cut-off history must never follow by
 //! chance, not even once in four thousand million crashes.
 
-use crate::media::bytes::{Reader, Writer, crc64};
+use crate::media::bytes::{Reader, Writer};
+use crate::media::checksum::crc64;
 use crate::media::record::{Malformed, RECORD_BYTES_MAX, Record};
 use crate::model::place::UNIT_BYTES;
 

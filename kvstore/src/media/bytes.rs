@@ -3,16 +3,6 @@
 //! A [`Reader`] never panics: it returns `None` if bytes are missing. A [`Writer`] panics if its room was miscounted,
 //! which is a bug of the caller.
 
-use crc_fast::{CrcAlgorithm, checksum};
-
-pub(crate) fn crc32c(bytes: &[u8]) -> u32 {
-    checksum(CrcAlgorithm::Crc32Iscsi, bytes) as u32
-}
-
-pub(crate) fn crc64(bytes: &[u8]) -> u64 {
-    checksum(CrcAlgorithm::Crc64Nvme, bytes)
-}
-
 /// Takes numbers from the front of untrusted bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(pub(crate) &'a [u8]);
@@ -116,11 +106,5 @@ mod tests {
         let mut reader = Reader(&bytes);
         assert_eq!((reader.u40(), reader.u48()), (Some((1 << 40) - 2), Some((1 << 48) - 3)));
         assert_eq!((reader.u8(), reader.u64(), reader.take(1)), (None, None, None));
-    }
-
-    #[test]
-    fn both_checksums_are_the_published_ones() {
-        assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        assert_eq!(crc64(b"123456789"), 0xae8b_1486_0a79_9888);
     }
 }

@@ -1,4 +1,4 @@
-//! The chart of a store: its devices, and which units of them are whose. It is in each superblock, because it changes
+//! The chart of a store: its devices, and the use of their units. It is in each superblock, because it changes
 //! when a device is added or removed, or grows ([`crate::media::change`]).
 //!
 //! - A *segment* is a run of units for data, cut into equal parts, one for each shard. A device begins with one, and
@@ -80,7 +80,7 @@ impl Homes {
     }
 }
 
-/// The devices of a store, and which units of them are whose.
+/// The devices of a store, and the use of their units.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Chart {
     /// The devices, by index.

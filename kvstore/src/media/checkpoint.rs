@@ -19,7 +19,8 @@ use crate::media::block::{
     BLOCK_HEADER_BYTES, BODY_BLOCK_BYTES, BlockKind, BlockReader, BlockWriter, Lineage, Records,
     Stamp, Void,
 };
-use crate::media::bytes::{Reader, Writer, crc32c};
+use crate::media::bytes::{Reader, Writer};
+use crate::media::checksum;
 use crate::media::journal::Mark;
 use crate::media::record::{RECORD_BYTES_MAX, Record};
 use crate::model::place::UNIT_BYTES;
@@ -88,7 +89,7 @@ impl CheckpointHeader {
         for number in [self.records, self.blocks, self.seal] {
             writer.put(&number.to_le_bytes());
         }
-        let crc = crc32c(&into[..CRC_AT]);
+        let crc = checksum::of(&into[..CRC_AT]);
         into[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         debug_assert_eq!(
             CheckpointHeader::parse(&mut Reader(&into[MAGIC.len()..])),
@@ -112,7 +113,7 @@ impl CheckpointHeader {
         if bytes[..MAGIC.len()] != MAGIC {
             return Err(Void::Blank);
         }
-        if bytes[CRC_AT..] != crc32c(&bytes[..CRC_AT]).to_le_bytes() {
+        if bytes[CRC_AT..] != checksum::of(&bytes[..CRC_AT]).to_le_bytes() {
             return Err(Void::Damaged);
         }
         let header = CheckpointHeader::parse(&mut Reader(&bytes[MAGIC.len()..]));

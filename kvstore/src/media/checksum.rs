@@ -3,7 +3,7 @@
 //! A checksum detects bit flips, and torn and misplaced data. It does not protect against an attacker who writes to
 //! the device.
 
-use crc_fast::{CrcAlgorithm, Digest};
+use crc_fast::{CrcAlgorithm, Digest, checksum};
 
 /// Computes the checksum of `bytes`.
 #[inline]
@@ -40,8 +40,12 @@ impl Running {
     }
 }
 
-/// Computes one checksum of checksums, CRC-64 of the NVM Express specifications: of those of two neighbours, no difference is
-/// missed.
+/// Computes the CRC-64 of the NVM Express specifications, which seals blocks.
+pub(crate) fn crc64(bytes: &[u8]) -> u64 {
+    checksum(CrcAlgorithm::Crc64Nvme, bytes)
+}
+
+/// Computes one checksum of checksums, the same CRC-64: of those of two neighbours, no difference is missed.
 pub fn of_sums(sums: &[u32]) -> u64 {
     let mut running = Digest::new(CrcAlgorithm::Crc64Nvme);
     sums.iter().for_each(|sum| running.update(&sum.to_le_bytes()));
@@ -70,6 +74,11 @@ mod tests {
         assert_eq!(of(&down), 0x113f_db5c);
         assert_eq!(of(b"123456789"), 0xe306_9283);
         assert_eq!(of(&[]), 0);
+    }
+
+    #[test]
+    fn the_seal_is_the_published_checksum() {
+        assert_eq!(crc64(b"123456789"), 0xae8b_1486_0a79_9888);
     }
 
     proptest! {

@@ -71,7 +71,7 @@ pub fn check_set<'a>(given: &[Given<'a>], lengths: Lengths) -> Result<(Agreed, &
 }
 
 fn refused(each: &Given<'_>, why: String, fix: impl ToString) -> Error {
-    Error::Media { device: each.device.to_owned(), why, fix: fix.to_string() }
+    Error::media(each.device, why, fix)
 }
 
 fn name(superblock: &Superblock) -> String {

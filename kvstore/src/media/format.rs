@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+pub(crate) use self::session::begin_session;
 pub use self::session::end_session;
-pub(crate) use self::session::{begin_session, last_stop};
 
 use adit_driver::Time;
 use adit_driver::memory::{AnyBuffer, Buffer};
@@ -13,12 +13,11 @@ use adit_driver::paths::{CommandQueue, Operation};
 use crate::error::{Error, Result};
 use crate::io::lane::{Command, Fault, Finished, LANE_BUFFER_BYTES, Lane, Load, Purpose};
 use crate::io::schedule::Class;
-use crate::media::device_set::{Agreed, Given, Lengths, check_set};
+use crate::media::device_set::{Agreed, Lengths};
 use crate::media::geometry::{self, Geometry, superblock_units};
+use crate::media::heads::{DeviceFacts, Heads, head, heads_of};
 use crate::media::recovery::{Areas, Media, Recovered, Witness};
-use crate::media::superblock::{
-    Absent, Copies, Revision, SUPERBLOCK_BYTES, Stop, Superblock, choose,
-};
+use crate::media::superblock::{Absent, Copies, Revision, SUPERBLOCK_BYTES, Stop, Superblock};
 use crate::model::key::{Key, KeyHasher};
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES, units};
@@ -50,7 +49,7 @@ pub struct FormatOptions {
 pub struct Set {
     superblocks: Vec<Superblock>,
     agreed: Agreed,
-    /// What the last clean stop left.
+    /// The record of the last clean stop.
     stop: Option<Stop>,
     geometry: Geometry,
     /// Damaged superblock copies: the device, copy A or B, and the reason.
@@ -93,12 +92,12 @@ impl Set {
         self.agreed
     }
 
-    /// Returns what the last clean stop left.
+    /// Returns the record of the last clean stop.
     pub(crate) fn last_stop(&self) -> Option<&Stop> {
         self.stop.as_ref()
     }
 
-    /// Returns what the last clean stop left about a shard.
+    /// Returns the record of the last clean stop about a shard.
     pub fn witness(&self, shard: u16) -> Option<Witness> {
         self.stop.as_ref().map(|stop| stop.witness(shard))
     }
@@ -207,35 +206,21 @@ pub(crate) fn read_set_of<Q: CommandQueue<Load>>(
     lengths: Lengths,
     clock: &mut dyn FnMut() -> Time,
 ) -> Result<Set> {
-    let mut waiting = Waiting { lanes, clock };
-    let mut bad = Vec::new();
-    let mut superblocks = Vec::new();
-    for index in 0..waiting.lanes.len() {
-        let device = waiting.lanes[index].info.device.clone();
-        let found = waiting.superblock(index)?.map_err(|absent| absent.into_error(&device))?;
-        for (copy, why) in ['A', 'B'].into_iter().zip(found.bad) {
-            bad.extend(why.map(|why| (index as u8, copy, why)));
-        }
-        superblocks.push(found.superblock);
-    }
-    let given: Vec<Given<'_>> = waiting
-        .lanes
-        .iter()
-        .zip(&superblocks)
-        .map(|(lane, superblock)| Given {
-            device: &lane.info.device,
-            superblock,
-            units: lane.units(),
-            lba_bytes: lane.info.lba_bytes,
-        })
-        .collect();
-    let (agreed, newest) = check_set(&given, lengths)?;
-    let (geometry, newest) = (newest.geometry()?, newest.clone());
-    let stop = last_stop(&superblocks, agreed).cloned();
+    let devices: Vec<DeviceFacts> = lanes.iter().map(DeviceFacts::of).collect();
+    let heads = heads_of(&mut Waiting { lanes, clock }, &devices, lengths)?;
+    let (revision, stop) = (heads.revision(), heads.last_stop().cloned());
+    let Heads { copies, agreed, geometry } = heads;
+    let bad = (0..).zip(&copies).flat_map(|(index, copies)| {
+        let each = ['A', 'B'].into_iter().zip(copies.bad);
+        each.filter_map(move |(copy, why)| Some((index, copy, why?)))
+    });
+    let bad = bad.collect();
     // A change that was cut short has not reached all devices.
-    for superblock in &mut superblocks {
-        (superblock.revision, superblock.chart) = (newest.revision, newest.chart.clone());
-    }
+    let newest = |copies: Copies| {
+        let chart = geometry.chart().clone();
+        Superblock { revision, chart, ..copies.superblock }
+    };
+    let superblocks = copies.into_iter().map(newest).collect();
     Ok(Set { superblocks, agreed, stop, geometry, bad })
 }
 
@@ -252,9 +237,9 @@ pub(crate) fn check_same<Q: CommandQueue<Load>>(
 ) -> Result<()> {
     let mut lanes = [lane];
     let mut waiting = Waiting { lanes: &mut lanes, clock };
-    let device = waiting.lanes[0].info.device.clone();
+    let DeviceFacts { device, lba_bytes, .. } = DeviceFacts::of(&waiting.lanes[0]);
     let found = waiting.superblock(0)?.map_err(|absent| absent.into_error(&device))?.superblock;
-    let (units, lba_bytes) = (lanes[0].units(), lanes[0].info.lba_bytes);
+    let units = lanes[0].units();
     let earlier = &set.superblocks[usize::from(index)];
     let is = |found: &Superblock| Superblock {
         sequence: 0,
@@ -274,7 +259,7 @@ pub(crate) fn check_same<Q: CommandQueue<Load>>(
     } else {
         return Ok(());
     };
-    Err(Error::Media { device, why, fix: "attach the one that failed".to_owned() })
+    Err(Error::media(&device, why, "attach the one that failed"))
 }
 
 /// Limit of attempts to write a superblock until it reads back as written.
@@ -299,7 +284,6 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     }
 
     pub(crate) fn check_blank(&mut self, index: usize) -> Result<()> {
-        let device = self.lanes[index].info.device.clone();
         let why = match self.superblock(index)? {
             Err(Absent::Blank) => return Ok(()),
             Err(absent) => absent.to_string(),
@@ -309,17 +293,18 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
                 format!("it is device {index} of {count} of a store ('{label}')")
             }
         };
-        let fix = "name another target, or allow it to be overwritten (--force, or FormatStore::overwrite)".to_owned();
-        Err(Error::Media { device, why, fix })
+        let fix = "name another target, or allow it to be overwritten (--force, or FormatStore::overwrite)";
+        Err(self.refused(index, why, fix))
     }
 
     pub(crate) fn superblock(&mut self, index: usize) -> Result<Result<Copies, Absent>> {
-        let mut copies = [[0; SUPERBLOCK_BYTES]; 2];
-        let places = superblock_units(self.lanes[index].units());
-        for (copy, unit) in copies.iter_mut().zip(places) {
-            self.read(index as u8, unit, copy)?;
-        }
-        Ok(choose(&copies[0], &copies[1]))
+        let facts = DeviceFacts::of(&self.lanes[index]);
+        head(self, index as u8, &facts)
+    }
+
+    /// Returns the error of a device.
+    pub(crate) fn refused(&self, index: usize, why: impl ToString, fix: impl ToString) -> Error {
+        Error::media(&self.lanes[index].info.device, why, fix)
     }
 
     /// Writes and flushes copy B of each of `devices`, then copy A, so that one copy is whole at any time and the old
@@ -360,10 +345,8 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
                 return Ok(());
             }
         }
-        let device = self.lanes[index].info.device.clone();
-        let why = "its superblock reads back otherwise than it was written".to_owned();
-        let fix = "check the drive and its cables, then open the store again".to_owned();
-        Err(Error::Media { device, why, fix })
+        let why = "its superblock reads back otherwise than it was written";
+        Err(self.refused(index, why, "check the drive and its cables, then open the store again"))
     }
 
     /// Zeroes void checkpoint slots and journals, so that they stay void even if they were only unreadable today.
@@ -482,9 +465,8 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     }
 
     fn error(&self, device: usize, fault: Fault) -> Error {
-        let name = self.lanes[device].info.device.clone();
         let why = self.lanes[device].failure().map_or_else(|| fault.to_string(), str::to_owned);
-        Error::Media { device: name, why, fix: "look at the drive's health and try again".into() }
+        self.refused(device, why, "look at the drive's health and try again")
     }
 
     /// Returns the bytes that a command read, or zeroes if the medium has lost them.

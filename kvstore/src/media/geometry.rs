@@ -12,7 +12,7 @@
 //! areas are disjoint.
 //!
 //! By default a journal has 96 bytes per object that a shard may have, and at least 1 MiB. A slot has room for each
-//! object's record, with a key of the length asked for, one checksum, a slab and an expiry; for all tenants and layouts;
+//! object's record, with a key of the requested length, one checksum, a slab and an expiry; for all tenants and layouts;
 //! and for a quarter more, because objects are put while the checkpoint is taken.
 
 use std::ops::Range;
@@ -30,8 +30,8 @@ use crate::model::place::{Place, UNIT_BYTES, units};
 pub const SHARDS_MAX: u16 = 1024;
 
 const JOURNAL_BYTES_MIN: u64 = 1 << 20;
-/// So long because a durable put that waits alone takes a block, whose rest stays empty, and each third of the journal
-/// costs a checkpoint of all objects. Full blocks cost one earlier, so that an opening replays no more records.
+/// A durable put that waits alone takes a block, whose rest stays empty, and each third of the journal costs a checkpoint
+/// of all objects: hence the length. Full blocks cause a checkpoint earlier, so that an opening replays no more records.
 const JOURNAL_BYTES_PER_OBJECT: u64 = 96;
 /// The records of the maximum number of tenants and layouts.
 const NAMES_BYTES: u64 = 255 * (12 + TENANT_NAME_BYTES_MAX + 4 + LAYOUT_BYTES_MAX) as u64;
@@ -155,7 +155,7 @@ impl Geometry {
     }
 
     /// Returns the length in bytes, at most 512, of the longest keys with which a shard holds `objects_max` objects of
-    /// one checksum each: what was asked for, or more, because a slot is whole blocks.
+    /// one checksum each: the requested length, or more, because a slot is whole blocks.
     pub fn key_bytes(&self, objects_max: u32) -> u16 {
         let each = self.record_bytes_max() / u64::from(objects_max.max(1));
         each.saturating_sub(record_bytes(0, 1) as u64).min(KEY_BYTES_MAX as u64) as u16

@@ -13,7 +13,7 @@
 //!
 //! The positions are in this order. The ring holds all blocks from the tail to the open one; appending refuses to
 //! overwrite the tail. A sealed block never changes. It is kept until it is durable, so that it can be written again
-//! unchanged to a device that has forgotten it.
+//! unchanged to a device that lost it.
 //!
 //! A record costs no allocation, because the blocks' memory is reused. The journal does not read
 //! ([`crate::media::recovery`]), does not wait, and does not decide when to seal, flush or take a checkpoint.
@@ -163,10 +163,10 @@ impl Journal {
         self.mark
     }
 
-    /// Seals a block without records, if the ring has room for one: it tells that the blocks before it were flushed. An
+    /// Seals a block without records, if the ring has room for one: it states that the blocks before it were flushed. An
     /// opening does so before it appends anything.
     pub fn vouch(&mut self) {
-        assert!(self.open.is_empty(), "a record has a block that tells as much");
+        assert!(self.open.is_empty(), "the block of a record states as much");
         if self.free_blocks() > 0 {
             self.seal_open();
         }
@@ -176,7 +176,7 @@ impl Journal {
         assert!(self.free_blocks() > 0, "the block that is sealed lies in the ring");
         let Mark { sequence, chain } = self.mark;
         let (epoch, session, durable_end) = (self.epoch, self.session, self.durable_end);
-        assert!(durable_end <= sequence, "a block tells of those before it");
+        assert!(durable_end <= sequence, "a block states what was flushed before it");
         let stamp = Stamp { epoch, session, sequence, chain, durable_end };
         self.record_bytes += self.open.record_bytes() as u64;
         let seal = self.open.seal(&stamp);

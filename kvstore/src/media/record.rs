@@ -64,11 +64,11 @@ pub struct Malformed(pub &'static str);
 pub enum Record<'a> {
     /// This object exists and replaces any other with its key.
     Put(Put<'a>),
-    /// The object with this key is gone if it lies at this place, so that an eviction never undoes a newer put.
+    /// Removes the object with this key if it lies at this place, so that an eviction never undoes a newer put.
     Delete {
         /// Its key: 1 to 512 bytes.
         key: &'a [u8],
-        /// Where it was.
+        /// Its place.
         place: Place,
     },
     /// This tenant exists and replaces any other with its id.
@@ -296,7 +296,7 @@ impl<'a> Put<'a> {
         let [flags, tenant, layout, k0, k1, c0, c1, p0, p1, p2, p3, p4, p5, b0, b1, b2, b3, b4] =
             head;
         if flags & !(HAS_SLAB_BASE | HAS_EXPIRY | HAS_AGE | PROVISIONAL | HAS_VERSION) != 0 {
-            return Err(Malformed("a flag of its is unknown"));
+            return Err(Malformed("it has an unknown flag"));
         }
         let key_bytes = check_key_len(u16::from_le_bytes([k0, k1]))?;
         let checksums = usize::from(u16::from_le_bytes([c0, c1]));
@@ -351,7 +351,7 @@ fn optional<T>(is_there: bool, read: impl FnOnce() -> Option<T>) -> Result<Optio
 
 fn decode_delete<'a>(reader: &mut Reader<'a>) -> Result<Record<'a>, Malformed> {
     if reader.u8().ok_or(CUT)? != 0 {
-        return Err(Malformed("a flag of its is unknown"));
+        return Err(Malformed("it has an unknown flag"));
     }
     let key_bytes = decode_key_len(reader)?;
     let place = Place::unpack(reader.u48().ok_or(CUT)?);
@@ -365,7 +365,7 @@ fn decode_tenant<'a>(reader: &mut Reader<'a>) -> Result<Record<'a>, Malformed> {
         0 | HAS_QUOTA if is_name => WhenReached::Refuse,
         flags if is_name && flags == HAS_QUOTA | EVICTS_OWN => WhenReached::EvictOwn,
         _ => {
-            let why = "a flag of its is unknown, or its name is empty or too long";
+            let why = "it has an unknown flag, or its name is empty or too long";
             return Err(Malformed(why));
         }
     };
@@ -379,7 +379,7 @@ fn decode_tenant<'a>(reader: &mut Reader<'a>) -> Result<Record<'a>, Malformed> {
 fn decode_layout<'a>(reader: &mut Reader<'a>) -> Result<Record<'a>, Malformed> {
     let [flags, id, len] = reader.array().ok_or(CUT)?;
     if flags != 0 || usize::from(len) > LAYOUT_BYTES_MAX {
-        return Err(Malformed("a flag of its is unknown, or its layout is too long"));
+        return Err(Malformed("it has an unknown flag, or its layout is too long"));
     }
     Ok(Record::Layout { id: LayoutId(id), bytes: reader.take(usize::from(len)).ok_or(CUT)? })
 }

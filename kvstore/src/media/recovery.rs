@@ -17,7 +17,7 @@
 //! Records are passed on in order, and the last one for a key counts. In between there may be more objects than the
 //! shard ever held at one time, and extents may overlap, so compute free space at the end.
 //!
-//! A power cut may have taken the data of an object and left its record, unless a flush covered both. Each block tells
+//! A power cut may have taken the data of an object and left its record, unless a flush covered both. Each block says
 //! which blocks before it were flushed. Of those that were not, a put that replaces an older object
 //! ([`Put::is_provisional`]) counts only if its data is intact; otherwise the older object stays. Damage to such data
 //! looks the same. No other data is read.
@@ -95,7 +95,7 @@ pub trait Rebuild {
     /// Forgets all records so far: their checkpoint turned out to be damaged.
     fn clear(&mut self);
 
-    /// Announces about how many objects come from a checkpoint. The number may be wrong.
+    /// Announces the approximate number of objects in a checkpoint, which may be wrong.
     fn expect(&mut self, _objects: u64) {}
 
     /// Adds an object, replacing any other with its key.
@@ -122,13 +122,13 @@ pub trait Rebuild {
     /// An error ends the recovery.
     fn layout(&mut self, id: LayoutId, bytes: &[u8]) -> Result<()>;
 
-    /// Notes that records are missing here: a block that was flushed cannot be read. The objects so far are *outdated*:
-    /// they may have been superseded in it, and no record that is left tells. A delete that follows removes its key if it lies elsewhere, too, unless it was put since; and
-    /// of objects that overlap, those put since are right.
+    /// Notes that records are missing here, because a flushed block cannot be read. The objects so far are *outdated*: the
+    /// block may have superseded them, and no other record says so. A delete that follows removes its key wherever it
+    /// lies, unless it was put since; and of objects that overlap, those put since are right.
     fn lose_block(&mut self);
 
-    /// Notes that a put of this version does not count, as its data are not whole. A later opening, before which a flush
-    /// has covered its record, does not look at its data.
+    /// Notes that a put of this version does not count, because its data are not whole. Once a flush has covered its record,
+    /// later openings do not read its data.
     fn pass_over(&mut self, _version: Version) {}
 
     /// Removes the object with this key, wherever it lies: a record that does not count names it.
@@ -159,7 +159,7 @@ pub(crate) fn is_intact<M: Media>(media: &mut M, put: &Put<'_>, pieces: &[Piece]
     Ok(true)
 }
 
-/// Where a shard's metadata lies.
+/// The areas of a shard's metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Areas {
     /// The device.
@@ -170,7 +170,7 @@ pub struct Areas {
     pub slots: [Range<u64>; 2],
 }
 
-/// What a clean stop of the store left in its superblocks about one shard.
+/// The record of a clean stop of the store about one shard, from its superblocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Witness {
     /// The session that stopped.
@@ -238,7 +238,7 @@ pub struct Recovered {
     pub is_journal_void: bool,
 }
 
-/// Finds everything that a shard had and passes it to `rebuild`. `witness` is what the last clean stop left.
+/// Finds the contents of a shard and passes them to `rebuild`. `witness` is the record of the last clean stop.
 ///
 /// # Errors
 /// Only errors of `media` and `rebuild`; damage is in the result.
@@ -273,8 +273,8 @@ pub fn recover<M: Media, R: Rebuild>(
 }
 
 impl Recovered {
-    /// Returns whether a block of the journal has to tell that those before it were flushed ([`Journal::vouch`]), before
-    /// the void slots are zeroed: a header among them may be all that tells a lost block from the journal's end.
+    /// Returns whether a new block of the journal must state that those before it were flushed ([`Journal::vouch`]), before
+    /// the void slots are zeroed: a header among them may be the only sign that a block was lost and the journal goes on.
     ///
     /// [`Journal::vouch`]: crate::media::journal::Journal::vouch
     pub fn needs_voucher(&self) -> bool {
@@ -293,7 +293,7 @@ impl Recovered {
         self.is_journal_void || is_empty && self.lost_blocks > 0
     }
 
-    /// Asserts what a journal and checkpoints that go on from here rely on, whatever was read.
+    /// Asserts what the journal and later checkpoints rely on, whatever was read.
     fn assert_sound(&self, areas: &Areas) {
         let blocks = areas.journal.end - areas.journal.start;
         assert!(FIRST_SEQUENCE <= self.tail, "blocks are numbered from 1");
@@ -451,7 +451,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         assert!(end.sequence <= flushed_end, "what a checkpoint needs was flushed");
         let mut replay = Replay::new(self.lineage.epoch, session, begin..end, flushed_end, blocks);
         self.read_on(&mut replay)?;
-        // A look behind the cut may tell that it is none.
+        // A look behind the cut may show that the journal goes on there.
         while replay.resumes() {
             self.read_on(&mut replay)?;
         }

@@ -18,8 +18,9 @@
 use std::fmt;
 
 use crate::error::{Error, Result};
-use crate::media::bytes::{Reader, Writer, crc32c};
+use crate::media::bytes::{Reader, Writer};
 use crate::media::chart::{CHART_BYTES_MAX, Chart};
+use crate::media::checksum;
 use crate::media::geometry::Geometry;
 use crate::media::recovery::Witness;
 use crate::model::options::Durability;
@@ -74,7 +75,7 @@ impl Revision {
     }
 }
 
-/// What a clean stop of the store leaves: how much of each shard's journal was flushed.
+/// The record of a clean stop of the store: how much of each shard's journal was flushed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stop {
     /// The session that stopped.
@@ -84,7 +85,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Returns what it says about a shard.
+    /// Returns its record of a shard.
     ///
     /// # Panics
     /// If there is no such shard.
@@ -118,7 +119,7 @@ pub struct Superblock {
     pub durability: Durability,
     /// The label: up to 32 bytes.
     pub label: String,
-    /// What the last clean stop left; `None` if there was none in this epoch, or if the chart leaves no room for it.
+    /// The record of the last clean stop; `None` if there was none in this epoch, or if the chart leaves no room for it.
     pub stop: Option<Stop>,
     /// Which change of the devices made the chart.
     pub revision: Revision,
@@ -172,7 +173,7 @@ impl Absent {
                 "what it held cannot be found any more: check the drive, then format it anew"
             }
         };
-        Error::Media { device: device.to_owned(), why: self.to_string(), fix: fix.to_owned() }
+        Error::media(device, self, fix)
     }
 }
 
@@ -210,7 +211,7 @@ impl Superblock {
                 writer.put(&end.to_le_bytes());
             }
         }
-        let crc = crc32c(&into[..CRC_AT]);
+        let crc = checksum::of(&into[..CRC_AT]);
         into[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     }
 
@@ -226,7 +227,7 @@ impl Superblock {
             let is_blank = bytes.iter().all(|byte| *byte == 0);
             return Err(if is_blank { Absent::Blank } else { Absent::Foreign(foreign(bytes)) });
         }
-        if bytes[CRC_AT..] != crc32c(&bytes[..CRC_AT]).to_le_bytes() {
+        if bytes[CRC_AT..] != checksum::of(&bytes[..CRC_AT]).to_le_bytes() {
             return Err(Absent::Damaged);
         }
         let mut reader = Reader(&bytes[MAGIC.len()..CRC_AT]);
@@ -252,7 +253,7 @@ impl Superblock {
         if is_possible { Ok(self) } else { Err(Absent::Damaged) }
     }
 
-    /// Returns whether the chart leaves room for what a clean stop leaves.
+    /// Returns whether the chart leaves room for the record of a clean stop.
     fn has_room_for_stop(&self) -> bool {
         let end = REVISION_AT + REVISION_BYTES + self.chart.encoded_bytes();
         end + END_BYTES * usize::from(self.shards) <= CRC_AT
@@ -297,7 +298,7 @@ fn ends_at(shards: u16) -> usize {
     CRC_AT - END_BYTES * usize::from(shards)
 }
 
-/// Returns what a clean stop left in the bytes of this superblock.
+/// Parses the record of a clean stop in the bytes of this superblock.
 fn parse_stop(bytes: &[u8], found: &Superblock) -> Option<Stop> {
     let session = Reader(&bytes[STOP_AT..REVISION_AT]).u64()?;
     if session == 0 || !found.has_room_for_stop() {

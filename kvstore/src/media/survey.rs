@@ -3,7 +3,7 @@
 //! 1. Both copies of each device's superblock, and whether the devices are those of one store.
 //! 2. For each shard, the checkpoint and the journal, replayed as by an opening.
 //! 3. Each object against its neighbours and the data area: extents are disjoint and inside it, layouts and tenants
-//!    exist, and there are as many checksums as pieces.
+//!    exist, and each piece has a checksum.
 //!
 //! The result lists what is wrong as [`Fault`]s. A survey writes nothing. Only [`ShardSurvey::verify`], a scrub,
 //! reads the objects' data. If another process has the store open, a survey may mix several moments: [`heads_in_use`]
@@ -29,56 +29,18 @@ use objects::Objects;
 pub use objects::SurveyedObject;
 pub use space::Space;
 
+pub use crate::media::heads::{DeviceFacts, Heads, head, heads};
 pub use crate::media::recovery::Media;
 pub use crate::media::superblock::{Absent, Copies};
 
 use crate::error::Result;
 use crate::media::block::{Lineage, Void};
-use crate::media::device_set::{Agreed, Given, Lengths, check_set};
-use crate::media::format::last_stop;
-use crate::media::geometry::{Geometry, superblock_units};
+use crate::media::geometry::Geometry;
 use crate::media::recovery::{Areas, Recovered, Witness, recover};
-use crate::media::superblock::choose;
 use crate::model::layout::Layout;
 use crate::model::object::LayoutId;
 use crate::model::options::Quota;
 use crate::model::place::UNIT_BYTES;
-
-/// The current facts of a device.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeviceFacts {
-    /// Its name.
-    pub device: String,
-    /// Its length in bytes.
-    pub bytes: u64,
-    /// Its LBA size in bytes.
-    pub lba_bytes: u32,
-}
-
-impl DeviceFacts {
-    fn units(&self) -> u64 {
-        self.bytes / UNIT_BYTES
-    }
-}
-
-/// The superblocks of a store.
-#[derive(Clone, Debug)]
-pub struct Heads {
-    /// The copies on each device, in order.
-    pub copies: Vec<Copies>,
-    /// What the devices agree on.
-    pub agreed: Agreed,
-    /// Where everything lies.
-    pub geometry: Geometry,
-}
-
-impl Heads {
-    /// Returns how often the store's devices were changed.
-    pub fn changes(&self) -> u64 {
-        let numbers = self.copies.iter().map(|copies| copies.superblock.revision.number);
-        numbers.max().map_or(0, |number| number - 1)
-    }
-}
 
 /// Returns whether these bytes begin a superblock of a store, whole or damaged, of any version. A device of a store has
 /// one in its first 4096 bytes, and one in the last of its whole 4096.
@@ -100,46 +62,6 @@ pub fn is_of_store(file: &File) -> io::Result<bool> {
         }
     }
     Ok(false)
-}
-
-/// Reads and compares the superblocks.
-///
-/// # Errors
-/// [`crate::Error::Media`] if a device has none, or they are not those of one store, in order and unchanged.
-pub fn heads<M: Media>(media: &mut M, devices: &[DeviceFacts]) -> Result<Heads> {
-    let mut copies = Vec::with_capacity(devices.len());
-    for (index, device) in (0..).zip(devices) {
-        let found = head(media, index, device)?;
-        copies.push(found.map_err(|absent| absent.into_error(&device.device))?);
-    }
-    let given = devices.iter().zip(&copies).map(|(device, copies)| Given {
-        device: &device.device,
-        superblock: &copies.superblock,
-        units: device.units(),
-        lba_bytes: device.lba_bytes,
-    });
-    let (agreed, newest) = check_set(&given.collect::<Vec<_>>(), Lengths::Same)?;
-    let geometry = newest.geometry()?;
-    Ok(Heads { copies, agreed, geometry })
-}
-
-/// Reads the superblock of one device, regardless of the others. The inner error is why there is none.
-///
-/// # Errors
-/// If the device does not answer.
-pub fn head<M: Media>(
-    media: &mut M,
-    index: u8,
-    device: &DeviceFacts,
-) -> Result<Result<Copies, Absent>> {
-    if device.units() < 2 {
-        return Ok(Err(Absent::Blank));
-    }
-    let mut bytes = [[0; UNIT_BYTES as usize]; 2];
-    for (unit, bytes) in superblock_units(device.units()).into_iter().zip(&mut bytes) {
-        media.read(index, unit, bytes)?;
-    }
-    Ok(choose(&bytes[0], &bytes[1]))
 }
 
 /// Something wrong with a store.
@@ -225,8 +147,7 @@ impl ShardSurvey {
 /// # Panics
 /// If there is no such shard.
 pub fn shard<M: Media>(media: &mut M, heads: &Heads, shard: u16) -> Result<ShardSurvey> {
-    let superblocks = heads.copies.iter().map(|copies| &copies.superblock);
-    let witness = last_stop(superblocks, heads.agreed).map(|stop| stop.witness(shard));
+    let witness = heads.last_stop().map(|stop| stop.witness(shard));
     let store = heads.copies[0].superblock.store;
     let lineage = Lineage { store, epoch: heads.agreed.epoch, shard };
     shard_of(media, &heads.geometry, &lineage, witness)

@@ -1,4 +1,4 @@
-//! How large a cache may be that can be made smaller at any time.
+//! Decides the size of a cache that can shrink at any time.
 //!
 //! Its own memory counts as free, because it could be. It leaves a headroom to others, for what they allocate before
 //! the next evaluation. It shrinks at once, by as much as the headroom demands, and grows in steps after some evaluations
@@ -9,10 +9,10 @@ use super::{Memory, Strain};
 
 /// Evaluations with room in a row before it grows, and between two steps.
 const CALM_COUNT: u32 = 3;
-/// It grows by at most one in so many parts of its maximum at a time, or by a step.
+/// It grows at a time by at most its maximum divided by this, or by a step.
 const GROWTH_PARTS: u64 = 8;
 const HEADROOM_BYTES_MIN: u64 = 64 << 20;
-/// The headroom has beside that one in so many parts of what the cache and others could have.
+/// The headroom has in addition the memory of the cache and others divided by this.
 const HEADROOM_PARTS: u64 = 32;
 
 /// Decides the size of a cache as memory comes and goes.
@@ -24,13 +24,13 @@ pub(crate) struct Elastic {
 }
 
 impl Elastic {
-    /// Creates what decides for a cache of at most `bytes_max`, whose other sizes are multiples of `step_bytes`.
+    /// Creates the decision for a cache of at most `bytes_max`, whose other sizes are multiples of `step_bytes`.
     pub(crate) fn new(bytes_max: u64, step_bytes: u64) -> Elastic {
         assert!(step_bytes > 0, "a cache changes by some bytes");
         Elastic { bytes_max, step_bytes, calm: 0 }
     }
 
-    /// Returns the most that it lets the cache have, in bytes.
+    /// Returns the largest size of the cache, in bytes.
     pub(crate) fn bytes_max(&self) -> u64 {
         self.bytes_max
     }
@@ -47,7 +47,7 @@ impl Elastic {
         bytes.max(self.whole(fits.saturating_sub(headroom / 2)))
     }
 
-    /// Returns the bytes that a cache is to have which has `bytes` now.
+    /// Returns the size in bytes for a cache that has `bytes` now.
     pub(crate) fn evaluate(&mut self, bytes: u64, memory: &Memory, strain: Strain) -> u64 {
         let (fits, _) = fits(bytes, memory);
         let fits = fits.min(self.bytes_max);
@@ -78,7 +78,7 @@ impl Elastic {
     }
 }
 
-/// Returns what memory leaves to a cache that has `bytes` of it, and the headroom beside that.
+/// Returns the bytes that memory leaves to a cache that has `bytes` of it, and the headroom beside them.
 fn fits(bytes: u64, memory: &Memory) -> (u64, u64) {
     let room = memory.room(bytes);
     let headroom = HEADROOM_BYTES_MIN + room / HEADROOM_PARTS;

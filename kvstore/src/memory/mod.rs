@@ -1,4 +1,4 @@
-//! How much memory this process may use: what the machine has available, and what control groups leave of it.
+//! The memory that this process may use: what is available on the machine, within the limits of control groups.
 //!
 //! A [`Probe`] reads a [`Memory`] from `/proc` and the files of the process's own control group and of all groups above
 //! it, of both versions. [`budget`] is a pure function of it, equations 1 and 2 of Dual-Blade. Two caches follow it:
@@ -15,7 +15,7 @@ pub use probe::Probe;
 #[cfg(test)]
 pub(crate) use probe::tests::Machine;
 
-/// The memory of the machine, and what control groups leave of it to this process.
+/// The memory of the machine, and of the control groups that limit this process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     /// MemAvailable: what can be had without swapping, the page cache included.
@@ -46,7 +46,7 @@ pub struct GroupMemory {
 }
 
 impl GroupMemory {
-    /// Returns what its limit would leave if this process freed `own_bytes`.
+    /// Returns the bytes that its limit would leave if this process freed `own_bytes`.
     fn room(&self, own_bytes: u64) -> Option<u64> {
         let used = self.anon_shmem_bytes.saturating_add(self.kernel_bytes);
         // Added first: a group may have more than its limit.

@@ -5,11 +5,11 @@
 
 use std::time::{Duration, Instant};
 
-/// A window is that long, or until the first evaluation after that.
+/// A window ends with the first evaluation after this time.
 const WINDOW_MIN: Duration = Duration::from_secs(1);
-/// While some task waits for one in so many parts of a window or more, caches do not grow.
+/// Caches do not grow while some task waits for a window divided by this, or longer.
 const HOLD_PARTS: u32 = 20;
-/// If all tasks waited for one in so many parts of a window or more, caches give way, whatever the budget says.
+/// Caches shrink, whatever the budget says, if all tasks waited for a window divided by this, or longer.
 const YIELD_PARTS: u32 = 10;
 
 /// How long tasks have waited so far.

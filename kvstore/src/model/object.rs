@@ -33,7 +33,7 @@ impl LayoutId {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TenantId(pub u8);
 
-/// Keeps the number of a tenant or a layout from being given to another one, while it or a clone lives.
+/// Reserves the number of a tenant or a layout while this or a clone lives.
 #[derive(Clone, Debug, Default)]
 pub struct Hold(Arc<()>);
 
@@ -66,7 +66,7 @@ impl FromStr for Version {
 pub struct Object {
     /// Where it starts: its extent, or the first run of its slot in a slab.
     pub place: Place,
-    /// Its length without padding, up to 2^40 - 1 bytes. An object of no bytes takes a unit, whose contents mean nothing.
+    /// Its length without padding, up to 2^40 - 1 bytes. An empty object takes a unit, whose contents are ignored.
     pub bytes: u64,
     /// Its layout from there.
     pub layout: LayoutId,

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use crate::error::{Error, Result};
 
-/// What an acknowledgement promises.
+/// The promise of an acknowledgement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum Durability {
@@ -50,18 +50,18 @@ impl FromStr for Durability {
 pub struct Quota {
     /// Bytes of all its objects, padding included; counts in whole units of 4 KiB.
     pub bytes: u64,
-    /// What happens to a put beyond that.
+    /// The treatment of a put beyond that.
     pub when_reached: WhenReached,
 }
 
-/// What happens to a put for which a tenant's quota has no room.
+/// The treatment of a put for which a tenant's quota has no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WhenReached {
     /// It fails with [`crate::shard::Failure::Quota`].
     #[default]
     Refuse,
-    /// It is stored, and the tenant's least recently used objects go. Until they have gone, what is being put may
-    /// exceed the quota.
+    /// It is stored, and the tenant's least recently used objects are evicted. Until then, puts in progress may exceed
+    /// the quota.
     EvictOwn,
 }
 
@@ -69,11 +69,11 @@ pub enum WhenReached {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum PolicyKind {
-    /// Evicts the object of least worth, as learnt from the load; knows sequences, and declines one worth less than all that is
-    /// there.
+    /// Evicts the object of least worth, as learnt from the load. Knows sequences, and declines an object worth less than
+    /// all others.
     #[default]
     Auto,
-    /// The least recently used.
+    /// Evicts the least recently used object.
     Lru,
     /// S3-FIFO: most objects pass only through a small queue; those that were hit move to a main queue.
     S3Fifo,

@@ -1,9 +1,9 @@
-//! Windows: which run of a device is emptied for an extent that fits no free run.
+//! Windows: chooses the run of a device to empty for an extent that fits no free run.
 //!
-//! The caller lists what may be passed over, in order: space that is free or soon will be, and objects that may go.
-//! A window is a run of such pieces without a gap. The best one costs least per unit of the run that it leaves: so a
-//! window beside free space wins, and so does a cold slab over a few hot objects. What would go beyond a limit is no
-//! choice as long as there is another.
+//! The caller lists pieces in order: space that is free or soon will be, and objects that may be evicted. A window is a
+//! run of such pieces without a gap. The best window costs least per unit of the free run that it leaves: a window beside
+//! free space wins, and so does a cold slab over a few hot objects. A window that evicts more than the limit is chosen
+//! only if there is no other.
 //!
 //! This module knows neither objects nor their ages, only units and worth.
 
@@ -13,14 +13,14 @@ use std::ops::Range;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) units: Range<u64>,
-    /// Units of the objects that would go; 0 if it is free or soon will be.
+    /// Units of the objects that would be evicted; 0 if it is free or soon will be.
     pub(crate) goes_units: u64,
-    /// What these objects are worth.
+    /// The worth of these objects.
     pub(crate) worth: u64,
 }
 
 impl Piece {
-    /// A piece for which nothing goes.
+    /// Returns a piece that evicts nothing.
     pub(crate) fn free(units: Range<u64>) -> Piece {
         Piece { units, goes_units: 0, worth: 0 }
     }
@@ -34,9 +34,9 @@ impl Piece {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Window {
     pub(crate) device: u8,
-    /// As many units as are needed. All that goes begins among them.
+    /// As many units as are needed. All evicted objects begin among them.
     pub(crate) units: Range<u64>,
-    /// Units of the objects that go.
+    /// Units of the objects that are evicted.
     pub(crate) goes_units: u64,
     worth: u64,
     /// Units of the free run that it leaves.
@@ -44,7 +44,7 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    /// Returns what the objects are worth for each unit of the run, as a fraction.
+    /// Returns the worth of the objects for each unit of the run, as a fraction.
     pub(crate) fn worth_per_unit(&self) -> (u64, u64) {
         (self.worth, self.run_units)
     }
@@ -61,22 +61,22 @@ impl Window {
 #[derive(Debug)]
 pub(crate) struct Choice {
     needs: u64,
-    /// Units that may go.
+    /// The most units to evict.
     limit: u64,
-    /// The best within the limit.
+    /// The best window within the limit.
     pub(crate) best: Option<Window>,
-    /// Beyond the limit, the one for which least goes.
+    /// The window beyond the limit that evicts least.
     pub(crate) least: Option<Window>,
 }
 
 impl Choice {
-    /// Chooses a window of `needs` units, for which at most `limit` units of objects should go.
+    /// Begins to choose a window of `needs` units that evicts at most `limit` units of objects, if there is one.
     pub(crate) fn new(needs: u64, limit: u64) -> Choice {
         assert!(needs > 0, "a window has units");
         Choice { needs, limit, best: None, least: None }
     }
 
-    /// Returns whether nothing need go for the best window.
+    /// Returns whether the best window evicts nothing.
     pub(crate) fn is_free(&self) -> bool {
         self.best.as_ref().is_some_and(|best| best.goes_units == 0)
     }
@@ -93,7 +93,7 @@ impl Choice {
         }
     }
 
-    /// Looks at all windows of a part of a device. The pieces must be in order, and two with nothing to go apart.
+    /// Examines all windows of a part of a device. The pieces must be in order, and two that evict nothing apart.
     pub(crate) fn offer(&mut self, device: u8, pieces: &[Piece]) {
         let is_sound = |two: &[Piece]| {
             let touch = two[0].units.end == two[1].units.start;

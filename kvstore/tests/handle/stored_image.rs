@@ -78,8 +78,11 @@ fn name(text: &str) -> Key {
     Key::new(text.as_bytes()).expect("a key")
 }
 
-/// The objects that the image holds, by key, tenant and lifetime; those of the checkpoint, then those of the journal.
-fn objects() -> [Vec<(Key, Vec<u8>, Option<&'static str>, Option<Duration>)>; 2] {
+/// An object of the image: its key, bytes, tenant and lifetime.
+type Stored = (Key, Vec<u8>, Option<&'static str>, Option<Duration>);
+
+/// Returns the objects that the image holds: those of the checkpoint, then those of the journal.
+fn objects() -> [Vec<Stored>; 2] {
     let plain = |key, bytes| (key, bytes, None, None);
     let checkpoint = vec![
         plain(name("empty"), Vec::new()),
@@ -100,7 +103,7 @@ fn objects() -> [Vec<(Key, Vec<u8>, Option<&'static str>, Option<Duration>)>; 2]
     [checkpoint, journal]
 }
 
-/// Objects that were replaced, removed or have expired: puts of the checkpoint, and of the journal before others.
+/// Returns objects that are replaced or removed later: puts of the checkpoint, and of the journal before others.
 fn gone() -> [Vec<(Key, Vec<u8>)>; 2] {
     let checkpoint = vec![
         (name("page, replaced"), data(9, PAGE)),

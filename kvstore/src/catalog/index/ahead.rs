@@ -1,33 +1,33 @@
-//! Memory for entries to come, which another thread has cleared while those before them are filled.
+//! Memory for the next entries, which another thread clears while earlier entries are filled.
 //!
 //! The system clears memory when it is first written. While millions of objects are loaded this takes up to a fifth of
-//! the time, most of it for entries. So once half of a segment is filled, a thread makes the next one anew with its memory
-//! present, as far as objects are expected. It replaces the one that is there before the first entry is written to it.
+//! the time, most of it for entries. Once half of a segment is filled, a thread therefore makes a new next segment whose
+//! memory is present as far as objects are expected. It replaces the next segment before that is written to.
 //!
-//! Without such a thread nothing changes but the time. An index that fits in one segment starts none.
+//! Without such a thread only the time changes. An index that fits in one segment starts none.
 
 use std::thread::{Builder, JoinHandle};
 
-use super::entry::{Entries, Entry, SEGMENT_ENTRIES};
+use super::entry::{Entries, IndexEntry, SEGMENT_ENTRIES};
 use crate::catalog::table::Table;
 
 /// The preparation of the next segment.
 #[derive(Debug)]
 pub(super) struct Ahead {
-    /// The id that is next to begin or to end a preparation when it is first taken.
+    /// The next id that begins or ends a preparation when it is first taken.
     due: u32,
     /// Entries that are expected to be used.
     expected: u32,
-    coming: Option<JoinHandle<Table<Entry>>>,
+    coming: Option<JoinHandle<Table<IndexEntry>>>,
 }
 
 impl Ahead {
-    /// Begins with an index whose ids were never taken, and of which nothing is expected.
+    /// Creates the preparation for an index without ids in use or expected objects.
     pub(super) fn new() -> Ahead {
         Ahead { due: SEGMENT_ENTRIES / 2, expected: 0, coming: None }
     }
 
-    /// Sets how many entries will be used. If more are, the system clears them as they are written.
+    /// Sets how many entries will be used. The system clears further ones as they are written.
     pub(super) fn expect(&mut self, entries: u64) {
         self.expected = u32::try_from(entries).unwrap_or(u32::MAX);
     }
@@ -63,7 +63,7 @@ impl Ahead {
 
 /// Starts to make a segment of `len` entries whose first ones have their memory. Returns `None` if none are expected, or
 /// the system grants no thread.
-fn clear(len: usize, expected: usize) -> Option<JoinHandle<Table<Entry>>> {
+fn clear(len: usize, expected: usize) -> Option<JoinHandle<Table<IndexEntry>>> {
     let make = move || {
         let segment = Table::new(len);
         segment.populate(expected.min(len));

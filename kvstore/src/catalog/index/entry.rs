@@ -27,7 +27,7 @@ const LISTED: u8 = 0x80;
 const PREFIX_BYTES: usize = SHORT_BYTES - 4;
 
 /// The entry's bytes: a plain array, so that a large allocation consists of zero pages.
-pub(super) type Entry = [u8; ENTRY_BYTES];
+pub(super) type IndexEntry = [u8; ENTRY_BYTES];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum KeyForm<'a> {
@@ -46,28 +46,28 @@ pub(super) enum SumForm {
     List(u32),
 }
 
-fn word(entry: &Entry, at: usize) -> u32 {
+fn word(entry: &IndexEntry, at: usize) -> u32 {
     u32::from_le_bytes(entry[at..at + 4].try_into().expect("four bytes"))
 }
 
 #[inline]
-pub(super) fn is_live(entry: &Entry) -> bool {
+pub(super) fn is_live(entry: &IndexEntry) -> bool {
     entry[0] != 0
 }
 
 /// Returns the next id of the free list plus one; 0 ends the list.
-pub(super) fn next_free(entry: &Entry) -> u32 {
+pub(super) fn next_free(entry: &IndexEntry) -> u32 {
     assert!(!is_live(entry), "only free entries are listed");
     word(entry, 1)
 }
 
-pub(super) fn set_free(entry: &mut Entry, next: u32) {
+pub(super) fn set_free(entry: &mut IndexEntry, next: u32) {
     *entry = [0; ENTRY_BYTES];
     entry[1..5].copy_from_slice(&next.to_le_bytes());
 }
 
 /// Makes an entry live, without its object.
-pub(super) fn set_key(entry: &mut Entry, key: &[u8], number: Option<u32>) {
+pub(super) fn set_key(entry: &mut IndexEntry, key: &[u8], number: Option<u32>) {
     *entry = [0; ENTRY_BYTES];
     if let Some(number) = number {
         entry[0] = LONG;
@@ -80,7 +80,7 @@ pub(super) fn set_key(entry: &mut Entry, key: &[u8], number: Option<u32>) {
     }
 }
 
-pub(super) fn key(entry: &Entry) -> KeyForm<'_> {
+pub(super) fn key(entry: &IndexEntry) -> KeyForm<'_> {
     match entry[0] & !LISTED {
         LONG => KeyForm::Long(word(entry, 1)),
         len => KeyForm::Short(&entry[1..=usize::from(len)]),
@@ -89,7 +89,7 @@ pub(super) fn key(entry: &Entry) -> KeyForm<'_> {
 
 /// Returns whether the key may be this one: certain for a short key, by prefix for a long one.
 #[inline]
-pub(super) fn may_be(entry: &Entry, key: &[u8]) -> bool {
+pub(super) fn may_be(entry: &IndexEntry, key: &[u8]) -> bool {
     if key.len() <= SHORT_BYTES {
         usize::from(entry[0] & !LISTED) == key.len() && entry[1..=key.len()] == *key
     } else {
@@ -98,7 +98,7 @@ pub(super) fn may_be(entry: &Entry, key: &[u8]) -> bool {
 }
 
 /// Writes everything except the key.
-pub(super) fn set_object(entry: &mut Entry, object: Object, sums: SumForm) {
+pub(super) fn set_object(entry: &mut IndexEntry, object: Object, sums: SumForm) {
     assert!(is_live(entry), "an object has a key");
     assert!(object.bytes < Object::BYTES_END, "a length has 40 bits");
     entry[33..39].copy_from_slice(&object.place.pack().to_le_bytes()[..6]);
@@ -113,7 +113,7 @@ pub(super) fn set_object(entry: &mut Entry, object: Object, sums: SumForm) {
     entry[50..].copy_from_slice(&object.version.0.to_le_bytes());
 }
 
-pub(super) fn object(entry: &Entry) -> Object {
+pub(super) fn object(entry: &IndexEntry) -> Object {
     let mut place = [0; 8];
     let mut bytes = [0; 8];
     place[..6].copy_from_slice(&entry[33..39]);
@@ -128,7 +128,7 @@ pub(super) fn object(entry: &Entry) -> Object {
     }
 }
 
-pub(super) fn checksums(entry: &Entry) -> SumForm {
+pub(super) fn checksums(entry: &IndexEntry) -> SumForm {
     let bits = word(entry, 44);
     if entry[0] & LISTED == 0 { SumForm::One(bits) } else { SumForm::List(bits) }
 }
@@ -144,11 +144,11 @@ pub(super) const SEGMENT_ENTRIES: u32 = 1 << SEGMENT_BITS;
 #[derive(Debug)]
 pub(super) struct Entries {
     /// Of [`SEGMENT_ENTRIES`] each; the last may be shorter.
-    segments: Vec<Table<Entry>>,
+    segments: Vec<Table<IndexEntry>>,
     /// The number of regular entries.
     kept: u32,
     /// Spare entries, with the ids after the regular ones.
-    spare: Option<Table<Entry>>,
+    spare: Option<Table<IndexEntry>>,
     /// The number of both.
     count: u32,
 }
@@ -170,7 +170,7 @@ impl Entries {
     }
 
     #[inline]
-    pub(super) fn get(&self, id: u32) -> Option<&Entry> {
+    pub(super) fn get(&self, id: u32) -> Option<&IndexEntry> {
         let segment = self.segments.get((id >> SEGMENT_BITS) as usize);
         match segment.and_then(|segment| segment.get(id % SEGMENT_ENTRIES)) {
             None => self.spare.as_ref()?.get(id - self.kept),
@@ -179,12 +179,12 @@ impl Entries {
     }
 
     #[inline]
-    pub(super) fn at(&self, id: u32) -> &Entry {
+    pub(super) fn at(&self, id: u32) -> &IndexEntry {
         self.get(id).expect("an id is below the capacity")
     }
 
     #[inline]
-    pub(super) fn at_mut(&mut self, id: u32) -> &mut Entry {
+    pub(super) fn at_mut(&mut self, id: u32) -> &mut IndexEntry {
         let segment = self.segments.get_mut((id >> SEGMENT_BITS) as usize);
         let entry = match segment.and_then(|segment| segment.get_mut(id % SEGMENT_ENTRIES)) {
             None => self.spare.as_mut().and_then(|spare| spare.get_mut(id - self.kept)),
@@ -199,7 +199,7 @@ impl Entries {
     }
 
     /// Replaces a segment in which no entry was written.
-    pub(super) fn renew(&mut self, number: u32, segment: Table<Entry>) {
+    pub(super) fn renew(&mut self, number: u32, segment: Table<IndexEntry>) {
         let unused = &mut self.segments[number as usize];
         assert_eq!(segment.len(), unused.len(), "it holds the same ids");
         debug_assert!(unused.iter().all(|entry| *entry == [0; ENTRY_BYTES]), "it is unused");

@@ -7,7 +7,7 @@
 //! Every live entry is in the table or waits, and the entries of one key wait in the order of their arrival. The last
 //! one of a key counts: linking it frees the previous one.
 //!
-//! This module does not know what the objects are, nor which of them will stay.
+//! This module does not know the contents of objects, nor which of them will stay.
 
 use super::ahead::Ahead;
 use super::{GROUP, Index, NewObject, Refused, Walk};
@@ -27,8 +27,8 @@ struct Waiting {
 
 /// An index that is being filled.
 ///
-/// Calls that link objects take a callback `gone`, which receives each id whose object is gone because a later one has
-/// its key.
+/// Calls that link objects take a callback `gone`, which receives the id of each object that a later one with its key
+/// replaces.
 #[derive(Debug)]
 pub struct Loading {
     index: Index,

@@ -5,7 +5,7 @@
 //!   the regions themselves 4 for each 256 KiB of space. Longer keys and further checksums are stored
 //!   separately, at their length. The arrays have their full length from the start (see `table`): unused entries cost
 //!   nothing, while the hash table, which is used at random, is soon fully resident. An index being loaded has spare
-//!   room, which is given back at the end.
+//!   room, which it frees at the end.
 //! - **Identity** is the full key. The hash ([`KeyHasher`]) only says where to look.
 //! - **Ids** are stable while the object exists, dense from 0, and reused after a removal.
 //! - A wrong id is a bug of the store, and panics.
@@ -26,7 +26,7 @@ use crate::model::object::{CHECKSUMS_MAX, Object, ObjectId};
 pub use loading::Loading;
 
 use arena::Arena;
-use entry::{Entries, Entry, KeyForm, SHORT_BYTES, SumForm};
+use entry::{Entries, IndexEntry, KeyForm, SHORT_BYTES, SumForm};
 use slots::{IDS_MAX, Slots, Walk};
 
 /// Number of keys whose memory is prefetched before the first is compared.
@@ -78,7 +78,7 @@ impl Deref for Checksums<'_> {
 pub struct Live<'a> {
     /// Its id.
     pub id: ObjectId,
-    entry: &'a Entry,
+    entry: &'a IndexEntry,
     index: &'a Index,
 }
 
@@ -335,12 +335,12 @@ impl Index {
     }
 
     #[inline]
-    fn entry_mut(&mut self, id: ObjectId) -> &mut Entry {
+    fn entry_mut(&mut self, id: ObjectId) -> &mut IndexEntry {
         self.entries.at_mut(id.0)
     }
 
     #[inline]
-    fn entry(&self, id: ObjectId) -> &Entry {
+    fn entry(&self, id: ObjectId) -> &IndexEntry {
         let entry = self.entries.at(id.0);
         assert!(entry::is_live(entry), "there is no object {}", id.0);
         entry
@@ -498,7 +498,7 @@ impl Index {
     }
 }
 
-fn key_of<'a>(entry: &'a Entry, long_keys: &'a Arena<u8>) -> &'a [u8] {
+fn key_of<'a>(entry: &'a IndexEntry, long_keys: &'a Arena<u8>) -> &'a [u8] {
     match entry::key(entry) {
         KeyForm::Short(key) => key,
         KeyForm::Long(number) => long_keys.get(number),

@@ -38,12 +38,9 @@ pub(super) fn survey_of<Q: CommandQueue<Load>>(
             None => return Ok(survey),
         },
     };
-    Err(Error::Media {
-        device: waiting.lanes[usize::from(survey.areas.device)].info.device.clone(),
-        why: format!("shard {shard} is damaged: {damage}"),
-        fix: "open the store once, which drops what is damaged (as 'adit kv ls' does); 'adit kv check' tells more"
-            .to_owned(),
-    })
+    let why = format!("shard {shard} is damaged: {damage}");
+    let fix = "open the store once, which drops what is damaged (as 'adit kv ls' does); 'adit kv check' tells more";
+    Err(waiting.refused(survey.areas.device.into(), why, fix))
 }
 
 /// A removal under way.
@@ -55,8 +52,8 @@ pub(super) struct Carrier<'a, 'w, Q> {
     pub(super) done: Changed,
 }
 
-/// Where a checkpoint goes, and what it says about itself.
-struct Target {
+/// Where a checkpoint is written, and what its header says.
+struct CheckpointTarget {
     areas: Areas,
     slot: usize,
     number: u64,
@@ -79,7 +76,7 @@ impl<Q: CommandQueue<Load>> Carrier<'_, '_, Q> {
             return Ok(());
         }
         self.waiting.void(&survey.areas, &survey.recovered)?;
-        let mut target = Target {
+        let mut target = CheckpointTarget {
             areas: survey.areas.clone(),
             slot: survey.recovered.next_slot,
             number: survey.recovered.next_number,
@@ -173,32 +170,30 @@ impl<Q: CommandQueue<Load>> Carrier<'_, '_, Q> {
         let lineage = Lineage { store: self.set.store_id(), epoch, shard };
         let (number, slot) = (survey.recovered.next_number, survey.recovered.next_slot);
         let Some((device, _)) = home else {
-            let target = Target { areas: survey.areas.clone(), slot, number, lineage };
+            let target = CheckpointTarget { areas: survey.areas.clone(), slot, number, lineage };
             return self.write_checkpoint(&target, &survey, &objects);
         };
         // Objects were where the ring and both slots are: none of it may look like a block or a header.
         let areas = Areas { device, ..next.areas(shard) };
         self.waiting.zero(device, areas.journal.clone())?;
         for (slot, number) in [0, 1].into_iter().zip(number..) {
-            let target = Target { areas: areas.clone(), slot, number, lineage };
+            let target = CheckpointTarget { areas: areas.clone(), slot, number, lineage };
             self.write_checkpoint(&target, &survey, &objects)?;
         }
         Ok(())
     }
 
     fn unwritten(&self, device: u8, what: &str) -> Error {
-        Error::Media {
-            device: self.waiting.lanes[usize::from(device)].info.device.clone(),
-            why: format!("{what} reads back otherwise than it was written"),
-            fix: "check the drive and its cables, then remove the device again".to_owned(),
-        }
+        let why = format!("{what} reads back otherwise than it was written");
+        let fix = "check the drive and its cables, then remove the device again";
+        self.waiting.refused(device.into(), why, fix)
     }
 
     /// Writes a checkpoint after which the journal continues where it ends now. Flushes everything written before,
     /// then the header.
     fn write_checkpoint(
         &mut self,
-        target: &Target,
+        target: &CheckpointTarget,
         survey: &ShardSurvey,
         objects: &Objects<'_>,
     ) -> Result<()> {
@@ -222,11 +217,8 @@ impl<Q: CommandQueue<Load>> Carrier<'_, '_, Q> {
             Ok(())
         })?;
         if full {
-            return Err(Error::Media {
-                device: self.waiting.lanes[usize::from(device)].info.device.clone(),
-                why: "a checkpoint has no room for the records of its shard".to_owned(),
-                fix: "remove some objects first".to_owned(),
-            });
+            let why = "a checkpoint has no room for the records of its shard";
+            return Err(self.waiting.refused(device.into(), why, "remove some objects first"));
         }
         if let Some(unit) = writer.block(block) {
             self.waiting.write_run(device, unit, &block[..])?;
@@ -239,12 +231,12 @@ impl<Q: CommandQueue<Load>> Carrier<'_, '_, Q> {
     }
 }
 
-/// What a checkpoint holds.
+/// The contents of a checkpoint.
 struct Objects<'a> {
     survey: &'a ShardSurvey,
     /// Positions of objects, oldest first.
     kept: Vec<usize>,
-    /// The device without which places are to be given.
+    /// The removed device, without which device indices count.
     removed: Option<u8>,
 }
 

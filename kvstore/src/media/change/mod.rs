@@ -1,4 +1,4 @@
-//! Changes of the devices of a closed store: add some, remove one, take in what one has grown by.
+//! Changes of the devices of a closed store: adds devices, removes one, or extends the store to grown ones.
 //!
 //! Each change is atomic. Everything that the new store needs is written and flushed to units that the old one does
 //! not use; then the superblocks of a new [`Revision`] are written. As soon as one of them is whole, the new store
@@ -8,7 +8,7 @@
 //! |---|---|
 //! | add | superblocks of the new revision to the new devices: without these the store would be incomplete |
 //! | grow | nothing: the new copy B of the superblock is in a unit that the old store does not have |
-//! | remove | 1. in the old store, a session like any other: the objects that have to go are removed, the others are copied away from the device and from where homes will be, and verified; a checkpoint for each of both. 2. for each shard a checkpoint of a new epoch, in the slot that the old epoch does not need, or in the shard's new home |
+//! | remove | 1. in the old store, a session like any other: lost objects are removed, the others are copied away from the device and from where homes will be, and verified; a checkpoint for each of both. 2. for each shard a checkpoint of a new epoch, in the slot that the old epoch does not need, or in the shard's new home |
 //!
 //! A removal gives devices with a higher index a lower one. So the checkpoints of the new epoch have other places than
 //! those of the old one; the epoch in the superblocks decides which of them count. It is raised by a random step, so
@@ -40,13 +40,13 @@ pub enum Leaving {
     /// They move to the other devices. The change is refused if they do not all fit. Default.
     #[default]
     Move,
-    /// They move to the other devices. Where there is no room, the store's oldest objects go.
+    /// They move to the other devices. Where there is no room, the store's oldest objects are lost.
     Evict,
-    /// They go. Others go as well where a shard's metadata need the room.
+    /// They are lost, and others as well where a shard's metadata need the room.
     Drop,
 }
 
-/// What a change did to objects.
+/// The effect of a change on the objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// Bytes for data that the store has now.
@@ -55,7 +55,7 @@ pub struct Changed {
     pub moved_objects: u64,
     /// Their bytes, padding included.
     pub moved_bytes: u64,
-    /// Objects that are gone, those included that were damaged.
+    /// Lost objects, damaged ones included.
     pub lost_objects: u64,
     /// Their bytes, padding included.
     pub lost_bytes: u64,
@@ -64,7 +64,7 @@ pub struct Changed {
 }
 
 impl Changed {
-    /// Returns that a store is now as large as this, and that no object was touched.
+    /// Returns the effect of a change that touched no object and made the store as large as this.
     fn of(geometry: &Geometry) -> Changed {
         Changed { data_bytes: geometry.data_units() * UNIT_BYTES, ..Changed::default() }
     }
@@ -114,10 +114,9 @@ fn check_length<Q: CommandQueue<Load>>(lane: &Lane<Q>, shards: u16) -> Result<()
     if lane.units() >= least {
         return Ok(());
     }
-    let device = lane.info.device.clone();
     let why = format!("it has {} bytes", lane.info.bytes);
     let fix = format!("take a device of {} bytes or more", least * UNIT_BYTES);
-    Err(Error::Media { device, why, fix })
+    Err(Error::media(&lane.info.device, why, fix))
 }
 
 /// Checks that a new device is not the store's, and that it may be overwritten: it is blank, or was to be added when
@@ -134,9 +133,8 @@ fn check_new<Q: CommandQueue<Load>>(
         let superblock = found.superblock;
         let own = &set.superblocks()[0];
         if let Some(at) = own.index_of(superblock.device_id) {
-            let device = waiting.lanes[index].info.device.clone();
             let why = format!("it is device {at} of the store already");
-            return Err(Error::Media { device, why, fix: "add another device".to_owned() });
+            return Err(waiting.refused(index, why, "add another device"));
         }
         if superblock.revision.number == own.revision.number + 1
             && superblock.revision.follows(&own.revision)
@@ -147,7 +145,7 @@ fn check_new<Q: CommandQueue<Load>>(
     if overwrite { Ok(()) } else { waiting.check_blank(index) }
 }
 
-/// Takes the units into the store by which its devices have grown. `id` is a random number of the change.
+/// Extends the store to the units by which its devices have grown. `id` is a random number of the change.
 ///
 /// # Errors
 /// [`Error::Media`] if the devices are not a store's, or if none has grown; [`Error::Driver`] if one does not answer.
@@ -166,7 +164,7 @@ pub(crate) fn grow<Q: CommandQueue<Load>>(
     if chart == *set.geometry().chart() {
         let why = "neither it nor another device of the store is larger than the store made of it";
         let fix = "extend the file or the volume first (--size extends files)";
-        return Err(refused(lanes, 0, why.to_owned(), fix));
+        return Err(Error::media(&lanes[0].info.device, why, fix));
     }
     let geometry = set.geometry().with_chart(chart)?;
     let superblocks = set.changed(&geometry, id);
@@ -257,7 +255,7 @@ fn planned<Q: CommandQueue<Load>>(
     for shard in 0..set.shards() {
         let survey = carry::survey_of(waiting, set, shard)?;
         let home = plan::home(&survey, set.geometry(), shard, device)
-            .map_err(|why| refused(waiting.lanes, device, why, "add a larger device first"))?;
+            .map_err(|why| waiting.refused(device.into(), why, "add a larger device first"))?;
         losses.add(
             &Plan::new(&survey, device, home, leaving, set.geometry().metadata_units()).losses,
         );
@@ -269,14 +267,9 @@ fn planned<Q: CommandQueue<Load>>(
         let why = format!("the other devices have no room for {objects} objects of {bytes} bytes");
         let fix = "add a device first, or let the oldest objects go (--evict, or Leaving::Evict), or those of this \
                    device (--drop, or Leaving::Drop)";
-        return Err(refused(waiting.lanes, device, why, fix));
+        return Err(waiting.refused(device.into(), why, fix));
     }
     Ok(homes)
-}
-
-fn refused<Q>(lanes: &[Lane<Q>], device: u8, why: String, fix: &str) -> Error {
-    let device = lanes[usize::from(device)].info.device.clone();
-    Error::Media { device, why, fix: fix.to_owned() }
 }
 
 /// Overwrites both copies of the superblock, so that the device is blank to a format.

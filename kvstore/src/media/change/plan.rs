@@ -1,4 +1,4 @@
-//! Where the objects of a shard go when a device is removed, and where its metadata do.
+//! Plans where the objects and metadata of a shard move when a device is removed.
 //!
 //! Objects leave the device, and the units that a new home will take. They are copied only to units that no object of
 //! the old store has, so that a cut at any time leaves that store. If they do not fit, the oldest objects of the shard
@@ -19,7 +19,7 @@ use crate::space::slab::Slabs;
 /// Extents that a moved object is placed for at a time, as its sequence is unknown.
 const AHEAD: u32 = 4;
 
-/// What a plan loses.
+/// The objects that a plan loses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Losses {
     pub(super) objects: u64,
@@ -33,7 +33,7 @@ impl Losses {
     }
 }
 
-/// Where an object goes.
+/// The move of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Move {
     /// Its position among the shard's objects.
@@ -42,17 +42,17 @@ pub(super) struct Move {
     pub(super) slab_base: Option<u64>,
 }
 
-/// What happens to the objects of a shard.
+/// The plan for the objects of a shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) moves: Vec<Move>,
-    /// Positions of objects that go.
+    /// Positions of lost objects.
     pub(super) lost: Vec<usize>,
     pub(super) losses: Losses,
 }
 
-/// Returns where the metadata of a shard go: nowhere if their home is on another device, or else to those units of
-/// the shard's data on another device that have the least of its objects.
+/// Returns the new home of a shard's metadata: none if their home is on another device, or else those units of the
+/// shard's data on another device that have the least of its objects.
 ///
 /// # Errors
 /// The reason if no range is long enough.
@@ -205,7 +205,7 @@ struct Task<'a> {
 }
 
 impl Plan {
-    /// Plans the removal of a device for one shard, whose metadata go to `home` if they have to.
+    /// Plans the removal of a device for one shard, whose metadata move to `home` if they must.
     pub(super) fn new(
         survey: &ShardSurvey,
         removed: u8,
@@ -245,7 +245,7 @@ impl Task<'_> {
         Plan { moves, lost, losses }
     }
 
-    /// Returns how many of these objects, oldest first, have to go so that the others fit, and where those go.
+    /// Returns how many of these objects, oldest first, must be lost so that the others fit, and the moves of the others.
     fn fewest_lost(&self, rest: &[usize]) -> (usize, Vec<Move>) {
         if let Some(moves) = self.attempt(rest) {
             return (0, moves);

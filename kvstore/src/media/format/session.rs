@@ -74,13 +74,3 @@ impl Set {
         Agreed { epoch: epoch + u64::from(is_volatile), sequence: sequence + 1 }
     }
 }
-
-/// Returns what the last clean stop left on any device of a store: a cut may leave some devices behind, and what was
-/// flushed in an epoch stays so.
-pub(crate) fn last_stop<'a>(
-    superblocks: impl IntoIterator<Item = &'a Superblock>,
-    agreed: Agreed,
-) -> Option<&'a Stop> {
-    let of_epoch = superblocks.into_iter().filter(|superblock| superblock.epoch == agreed.epoch);
-    of_epoch.filter_map(|superblock| superblock.stop.as_ref()).max_by_key(|stop| stop.session)
-}

@@ -1,8 +1,9 @@
 //! The replay of a journal: which blocks are next, which were lost, and where the cut is.
 //!
 //! A block is the next one if its chain is the seal of the block before. Behind a lost block, a block counts by its
-//! sequence, epoch and session if it was flushed, or says that all before it were: the journal is never rewritten below
-//! what was flushed. A journal that ends with a lost block goes on with the seal of the last whole block as the chain, so that it is replayed the same way again.
+//! sequence, epoch and session if it was flushed, or states that all before it were: the journal never rewrites flushed
+//! blocks. A journal that ends with a lost block continues with the seal of the last whole block as the chain, so that the
+//! next replay is the same.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -13,14 +14,14 @@ use crate::media::block::{BlockKind, BlockReader, JOURNAL_BLOCK_BYTES, Records, 
 use crate::media::journal::{FIRST_SEQUENCE, Mark};
 use crate::media::record::Record;
 
-/// How many blocks in turn that are not of the journal end the look behind a cut.
+/// Consecutive blocks of no journal that end the look behind a cut.
 const BEHIND_BLOCKS: u64 = 64;
 /// Limit of blocks held back until it is known whether a flush covered them. A shard flushes long before.
 pub(super) const UNFLUSHED_BLOCKS_MAX: usize = 8192;
 
 const _: () = assert!(BEHIND_BLOCKS > 0, "a later block tells damage from a power cut");
 
-/// Passes on the records in the bytes of a block, which were checked. Returns their number.
+/// Passes on the checked records in the bytes of a block. Returns their number.
 fn hand_over_all<R: Rebuild>(bytes: &[u8], rebuild: &mut R) -> Result<u64> {
     let mut count = 0;
     for record in Records::of(bytes) {
@@ -146,14 +147,14 @@ impl Replay {
         Ok(block)
     }
 
-    /// Returns whether the next block, which cannot be read, was flushed, so that the journal goes on behind it.
+    /// Returns whether the next block, which cannot be read, was flushed, so that the journal continues behind it.
     fn is_lost(&self, void: Void) -> bool {
         assert!(self.next.sequence <= self.ring_end, "the ring is read once");
         let is_flushed = self.next.sequence < self.flushed_end;
         is_flushed && self.flushed_end <= self.ring_end && self.later_lap(void).is_none()
     }
 
-    /// Returns the sequence of a block that overwrote the next one when the ring had gone round.
+    /// Returns the sequence of a block that overwrote the next one in a later lap of the ring.
     fn later_lap(&self, void: Void) -> Option<u64> {
         let Void::Sequence(found) = void else { return None };
         let is_later = found > self.next.sequence
@@ -185,7 +186,7 @@ impl Replay {
         rebuild.lose_block();
         self.lost_blocks += 1;
         self.is_chained = false;
-        // If this is the end, the next session goes on with this chain, which no block of the old history has here.
+        // If this is the end, the next session continues with this chain, which no block of the old history has here.
         self.advance(self.next.chain);
         Ok(())
     }
@@ -221,7 +222,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Looks at a block behind the cut: whether it continues the journal, and whether it tells that the cut was flushed.
+    /// Examines a block behind the cut: whether it continues the journal, and whether it states that the cut was flushed.
     /// The first call is for the cut itself.
     fn look_behind(&mut self, bytes: &[u8]) {
         let sequence = self.next.sequence + self.behind.looked;
@@ -267,7 +268,7 @@ impl Replay {
     }
 }
 
-/// Returns which blocks were flushed when a block was sealed, as far as that can be.
+/// Returns the end of the blocks that were flushed when a block was sealed, at most the block itself.
 fn durable_end(block: &BlockReader<'_>) -> u64 {
     block.stamp.durable_end.min(block.stamp.sequence)
 }

@@ -309,7 +309,7 @@ fn a_block_is_replayed_as_a_whole_or_not_at_all() {
     // Add a record of unknown kind behind the existing one.
     second[12] += 1;
     second[56 + 13] = 0xff;
-    let seal = crate::media::bytes::crc64(&second[8..]);
+    let seal = crate::media::checksum::crc64(&second[8..]);
     second[..8].copy_from_slice(&seal.to_le_bytes());
     let (_, found) = open(&mut device);
     assert_eq!((found.journal_blocks, found.journal_records), (1, 1));
@@ -578,7 +578,7 @@ fn a_witness_far_behind_a_cut_is_found() {
     let (mut device, areas) = long_journal();
     let last = device.units.get_mut(&(areas.journal.start + 290)).expect("a block");
     last[48..56].copy_from_slice(&250u64.to_le_bytes());
-    let seal = crate::media::bytes::crc64(&last[8..]);
+    let seal = crate::media::checksum::crc64(&last[8..]);
     last[..8].copy_from_slice(&seal.to_le_bytes());
     device.units.remove(&(areas.journal.start + 2));
     let found = recover(&mut device, &mut State::default(), &LINEAGE, &areas, None);

@@ -40,7 +40,7 @@ fn encoded(superblock: &Superblock) -> [u8; SUPERBLOCK_BYTES] {
 
 /// Corrects the checksum.
 fn resealed(mut bytes: [u8; SUPERBLOCK_BYTES]) -> [u8; SUPERBLOCK_BYTES] {
-    let crc = crc32c(&bytes[..CRC_AT]);
+    let crc = checksum::of(&bytes[..CRC_AT]);
     bytes[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
     bytes
 }

@@ -24,7 +24,7 @@ pub struct SurveyedObject {
     pub slab_base: Option<u64>,
     /// When it expires, in seconds of Unix time.
     pub expires_s: Option<u64>,
-    /// How long ago it was used, as its record says it (`Put::age`).
+    /// How long ago it was used, as in its record (`Put::age`).
     pub age: Option<u8>,
     /// The checksums of its pieces, in order.
     pub checksums: Box<[u32]>,
@@ -42,15 +42,15 @@ impl SurveyedObject {
     }
 }
 
-/// Everything that the records contain.
+/// The contents of all records.
 #[derive(Debug)]
 pub(super) struct Objects {
     /// The ranges of units of the data on each device.
     data: Vec<Vec<Range<u64>>>,
     objects: HashMap<Key, SurveyedObject>,
-    /// Objects read so far, with those that are gone again.
+    /// Objects read so far, including those that later records removed.
     read: u64,
-    /// How many there were when records were last missing.
+    /// The value of `read` when records were last missing.
     read_at_loss: u64,
     tenants: BTreeMap<u8, (String, Option<Quota>)>,
     /// `None` for a layout that cannot be decoded.

@@ -24,7 +24,7 @@ pub struct Space {
 }
 
 /// A run of units on a device, and its object.
-struct Run<'a> {
+struct ObjectRun<'a> {
     device: u8,
     units: Range<u64>,
     whose: &'a SurveyedObject,
@@ -37,13 +37,13 @@ impl Space {
         data: &[Vec<Range<u64>>],
         faults: &mut Vec<Fault>,
     ) -> Space {
-        let mut runs: Vec<Run<'_>> = Vec::new();
+        let mut runs: Vec<ObjectRun<'_>> = Vec::new();
         for found in objects.iter() {
             let object = &found.object;
             let layout = objects.layout_of(object).filter(|_| object.layout != LayoutId::PLAIN);
             let units = self::runs(object, layout).into_iter();
             let device = object.place.device;
-            runs.extend(units.map(|units| Run { device, units, whose: found }));
+            runs.extend(units.map(|units| ObjectRun { device, units, whose: found }));
         }
         runs.sort_unstable_by_key(|run| (run.device, run.units.start, run.units.end));
         let (inside, outside): (Vec<_>, Vec<_>) = runs.into_iter().partition(|run| {
@@ -65,7 +65,7 @@ impl Space {
         for (device, data) in (0u8..).zip(data) {
             for data in data {
                 let is_here =
-                    |run: &&Run<'_>| run.device == device && data.contains(&run.units.start);
+                    |run: &&ObjectRun<'_>| run.device == device && data.contains(&run.units.start);
                 space.add(data.clone(), inside.iter().filter(is_here), &mut overlaps);
             }
         }
@@ -76,11 +76,11 @@ impl Space {
     fn add<'a>(
         &mut self,
         data: Range<u64>,
-        runs: impl Iterator<Item = &'a Run<'a>>,
+        runs: impl Iterator<Item = &'a ObjectRun<'a>>,
         overlaps: &mut Vec<String>,
     ) {
         self.data_units += data.end - data.start;
-        let mut last: Option<&Run<'_>> = None;
+        let mut last: Option<&ObjectRun<'_>> = None;
         let mut end = data.start;
         for run in runs {
             match last {

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::media::chart::Chart;
+use crate::media::geometry::superblock_units;
 use crate::media::journal::{Journal, Mark};
 use crate::media::record::{Put, Record};
 use crate::media::superblock::{Revision, Superblock};

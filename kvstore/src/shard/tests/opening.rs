@@ -5,8 +5,8 @@ use std::ops::Range;
 use super::checkpointing::long_rig;
 use super::device::TestDevice;
 use super::{Rig, SHAPE, STORED, UNITS, form, format, item, layout, options};
-use crate::media::bytes::crc32c;
 use crate::media::checkpoint::BODY_BLOCK_UNITS;
+use crate::media::checksum;
 use crate::media::format::read_set;
 use crate::media::record::{Put, Record};
 use crate::media::superblock::SUPERBLOCK_BYTES;
@@ -205,7 +205,7 @@ fn as_of_format_2(device: &TestDevice) {
         let mut medium = device.medium();
         let copy = &mut medium.bytes[at..at + SUPERBLOCK_BYTES];
         copy[8..12].copy_from_slice(&2u32.to_le_bytes());
-        let crc = crc32c(&copy[..SUPERBLOCK_BYTES - 4]);
+        let crc = checksum::of(&copy[..SUPERBLOCK_BYTES - 4]);
         copy[SUPERBLOCK_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
     }
 }

@@ -16,6 +16,7 @@ use adit_driver::{RejectReason, Time};
 use crate::error::{Error, Result};
 use crate::place::{Chunks, Span};
 use crate::shape::TensorId;
+use crate::stats::Cost;
 
 /// The most often that a command is sent.
 const ATTEMPTS: u8 = 4;
@@ -30,13 +31,16 @@ pub(crate) enum Direction {
     Read,
     /// To the drive.
     Write,
+    /// None: deallocates the LBAs, by one command whose memory is scratch.
+    Deallocate,
 }
 
 impl Direction {
-    fn operation(self, slba: u64) -> Operation {
+    fn operation(self, slba: u64, lbas: u64) -> Operation {
         match self {
             Direction::Read => Operation::Read(Lba(slba)),
             Direction::Write => Operation::Write(Lba(slba)),
+            Direction::Deallocate => Operation::Deallocate(Lba(slba), lbas as u32),
         }
     }
 
@@ -44,6 +48,7 @@ impl Direction {
         match self {
             Direction::Read => "read a tensor",
             Direction::Write => "write a tensor",
+            Direction::Deallocate => "deallocate its LBAs",
         }
     }
 }
@@ -73,24 +78,13 @@ enum Owner {
     Behind(TensorId),
 }
 
-/// What transfers cost; the difference of two is that of the transfers between.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Cost {
-    pub(crate) commands: u64,
-    pub(crate) sequential: u64,
-    /// Time of transfers.
-    pub(crate) active: Duration,
-    /// The part of it with at least one command in flight.
-    pub(crate) busy: Duration,
-}
-
 /// A transfer under way.
 #[derive(Debug)]
 struct Transfer {
     direction: Direction,
     begun: Time,
     unposted: Chunks,
-    /// The memory behind that of all posted commands; always there between calls.
+    /// The memory behind that of all posted commands.
     rest: Option<Buffer>,
 }
 
@@ -147,8 +141,8 @@ pub(crate) struct DirectQueue<Q> {
     /// The length of writes left behind.
     behind_bytes: u64,
     results: Results,
-    /// Where the last read and the last write ended.
-    ends: [Option<u64>; 2],
+    /// Where the last command in each direction ended.
+    ends: [Option<u64>; 3],
     cost: Cost,
     /// Since when the present transfer has had a command in flight.
     busy_since: Option<Time>,
@@ -179,7 +173,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
             waiting: None,
             behind_bytes: spare.first().map_or(0, |buffer| buffer.len() as u64),
             results: Results { spare, ..Results::default() },
-            ends: [None; 2],
+            ends: [None; 3],
             cost: Cost::default(),
             busy_since: None,
             is_stuck: false,
@@ -201,9 +195,9 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         self.is_stuck
     }
 
-    /// Returns what its transfers cost so far.
-    pub(crate) fn cost(&self) -> Cost {
-        self.cost
+    /// Takes the cost of transfers since the last call.
+    pub(crate) fn take_cost(&mut self) -> Cost {
+        std::mem::take(&mut self.cost)
     }
 
     /// Returns when the device last answered, or the present wait for it began.
@@ -220,9 +214,11 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
     /// [`DirectQueue::finish`].
     pub(crate) fn begin(&mut self, now: Time, direction: Direction, span: Span, memory: Buffer) {
         assert!(self.transfer.is_none(), "one transfer at a time");
-        assert!(span.bytes as usize <= memory.len(), "the memory holds the transfer");
+        let moves = direction != Direction::Deallocate;
+        assert!(!moves || span.bytes as usize <= memory.len(), "the memory holds the transfer");
         self.results.failed = self.is_stuck.then(|| OUT_OF_SERVICE.to_owned());
-        let unposted = Chunks::new(span, self.info.lba_bytes, self.command_bytes);
+        let command_bytes = if moves { self.command_bytes } else { u64::MAX };
+        let unposted = Chunks::new(span, self.info.lba_bytes, command_bytes);
         self.results.pieces.clear();
         assert_eq!(self.results.open, 0, "the last transfer has ended");
         self.results.pieces.resize_with(unposted.len(), || None);
@@ -256,16 +252,19 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
             let direction = transfer.direction;
             let mut head =
                 transfer.rest.take().expect("memory lies behind that of posted commands");
-            let tail = head.split_off(chunk.bytes(self.info.lba_bytes) as usize);
-            let tag = Tag::new(direction.operation(chunk.slba), Owner::Transfer(index));
+            let is_last = direction == Direction::Deallocate;
+            let tail =
+                (!is_last).then(|| head.split_off(chunk.bytes(self.info.lba_bytes) as usize));
+            let operation = direction.operation(chunk.slba, chunk.nlb_z + 1);
+            let tag = Tag::new(operation, Owner::Transfer(index));
             let posted = self.post(now, (head, tag));
             let transfer = self.transfer.as_mut().expect("a transfer has begun");
             if let Err((mut head, _)) = posted {
-                head.join(tail).expect("it was split off there");
+                tail.map(|tail| head.join(tail).expect("it was split off there"));
                 transfer.rest = Some(head);
                 return;
             }
-            transfer.rest = Some(tail);
+            transfer.rest = tail;
             transfer.unposted.take_first();
             self.results.open += 1;
             self.busy_since.get_or_insert(now);
@@ -282,7 +281,11 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         assert!(self.cost.busy <= self.cost.active, "the device was busy during transfers");
         match ended {
             Err(error) => (None, Err(error)),
-            Ok(()) => (self.join(transfer.rest), self.take_failure(transfer.direction.name())),
+            Ok(()) => {
+                let failed = self.results.failed.take();
+                let failed = failed.map(|why| self.failure(transfer.direction.name(), why));
+                (self.join(transfer.rest), failed.map_or(Ok(()), Err))
+            }
         }
     }
 
@@ -367,10 +370,6 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         count
     }
 
-    fn take_failure(&mut self, what: &str) -> Result<()> {
-        self.results.failed.take().map_or(Ok(()), |why| Err(self.failure(what, why)))
-    }
-
     fn failure(&self, what: &str, why: impl ToString) -> Error {
         let fix = "check the drive, then begin the run anew";
         Error::failed(&self.info.device, what, why, fix)
@@ -420,7 +419,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
             self.results.spare.push(memory);
             return Err(error);
         }
-        let operation = Direction::Write.operation(span.slba);
+        let operation = Direction::Write.operation(span.slba, 1);
         self.results.failed = None;
         self.results.behind.push(tensor);
         self.waiting = Some((memory, Tag::new(operation, Owner::Behind(tensor))));
@@ -467,33 +466,10 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         })
     }
 
-    /// Returns the most LBAs that one request deallocates; `None` if the device cannot, or nothing more is sent to it.
+    /// Returns the most LBAs that one command deallocates; `None` if the device cannot, or nothing more is sent to it.
     pub(crate) fn deallocates_at_once(&self) -> Option<u64> {
         let most = self.info.deallocate_lbas_max.min(u64::from(u32::MAX)).max(1);
         (self.info.deallocates && !self.is_stuck).then_some(most)
-    }
-
-    /// Deallocates `lbas`; `memory` is scratch. Call [`DirectQueue::post_waiting`] until it is posted, then
-    /// [`DirectQueue::has_deallocated`].
-    pub(crate) fn deallocate(&mut self, slba: u64, lbas: u32, memory: Buffer) {
-        let operation = Operation::Deallocate(Lba(slba), lbas);
-        self.results.pieces.clear();
-        self.results.pieces.push(None);
-        (self.results.failed, self.results.open) = (None, 1);
-        self.waiting = Some((memory, Tag::new(operation, Owner::Transfer(0))));
-    }
-
-    /// Returns the scratch memory once the deallocation has ended.
-    ///
-    /// # Errors
-    /// Its failure, and as [`DirectQueue::advance`].
-    pub(crate) fn has_deallocated(&mut self, now: Time) -> Result<Option<Buffer>> {
-        if self.results.open > 0 {
-            self.reap(now)?;
-            return Ok(None);
-        }
-        self.take_failure("deallocate its LBAs")?;
-        Ok(self.join(None))
     }
 }
 

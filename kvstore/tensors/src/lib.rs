@@ -94,4 +94,4 @@ pub use overlap::{Chooser, Overlap};
 pub use plan::{FirstLayers, Group, Plan, Ranker, Spread};
 pub use run::{Reading, Tensors};
 pub use shape::{Component, Model, Shape, TensorId};
-pub use stats::{Figures, GroupStats, Latency, RunStats};
+pub use stats::{Cost, Figures, GroupStats, Latency, RunStats};

@@ -1,5 +1,6 @@
 //! What a run did: latencies, hits, and how sequential its commands were.
 
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
@@ -56,6 +57,29 @@ impl Latency {
     }
 }
 
+/// Direct transfers. The difference of two sums is that of the transfers between.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Commands posted.
+    pub commands: u64,
+    /// Those that start where the last one of their stream ended. A stream is the reads, or the writes, of one copy thread
+    /// on one device.
+    pub sequential: u64,
+    /// Time of transfers.
+    pub active: Duration,
+    /// The part of it with at least one command in flight.
+    pub busy: Duration,
+}
+
+impl AddAssign for Cost {
+    fn add_assign(&mut self, more: Cost) {
+        self.commands += more.commands;
+        self.sequential += more.sequential;
+        self.active += more.active;
+        self.busy += more.busy;
+    }
+}
+
 /// What the copy threads did for one kind of operation on one group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
@@ -71,41 +95,31 @@ pub struct Figures {
     pub refault_bytes: u64,
     /// Bytes of reads through the page cache of which the kernel did not say where they came from.
     pub unmeasured_bytes: u64,
-    /// Commands posted directly.
-    pub commands: u64,
-    /// Those that start where the last one of their stream ended. A stream is the reads, or the writes, of one copy thread
-    /// on one device.
-    pub sequential: u64,
-    /// Time of direct transfers.
-    pub direct: Duration,
-    /// The part of it with at least one command in flight.
-    pub busy: Duration,
+    /// The direct transfers.
+    pub cost: Cost,
 }
 
 impl Figures {
     /// Returns the share of commands that were sequential, if there were any.
     pub fn sequentiality(&self) -> Option<f64> {
-        share(self.sequential, self.commands)
+        share(self.cost.sequential, self.cost.commands)
     }
 
     /// Returns the share of the time of direct transfers in which the device had a command.
     pub fn busy_share(&self) -> Option<f64> {
-        let seconds = self.direct.as_secs_f64();
-        (seconds > 0.0).then(|| self.busy.as_secs_f64() / seconds)
+        let seconds = self.cost.active.as_secs_f64();
+        (seconds > 0.0).then(|| self.cost.busy.as_secs_f64() / seconds)
     }
 
     /// Adds one operation.
     pub(crate) fn add(&mut self, moved: &Moved) {
-        assert!(moved.sequential <= moved.commands, "sequential commands are commands");
+        assert!(moved.cost.sequential <= moved.cost.commands, "sequential commands are commands");
         self.latency.record(moved.took);
         self.bytes += moved.bytes;
         self.missed_bytes += moved.missed_bytes.unwrap_or(0);
         self.unmeasured_bytes += if moved.missed_bytes.is_none() { moved.bytes } else { 0 };
         self.refault_bytes += if moved.is_refault { moved.missed_bytes.unwrap_or(0) } else { 0 };
-        self.commands += moved.commands;
-        self.sequential += moved.sequential;
-        self.direct += moved.direct;
-        self.busy += moved.busy;
+        self.cost += moved.cost;
     }
 }
 
@@ -117,10 +131,7 @@ pub(crate) struct Moved {
     /// Bytes from the drive; `None` if unknown.
     pub(crate) missed_bytes: Option<u64>,
     pub(crate) is_refault: bool,
-    pub(crate) commands: u64,
-    pub(crate) sequential: u64,
-    pub(crate) direct: Duration,
-    pub(crate) busy: Duration,
+    pub(crate) cost: Cost,
 }
 
 /// What was done for one group.
@@ -217,8 +228,8 @@ mod tests {
         stats.cached.decode_read.add(&hit);
         let evicted = Moved { bytes: 100, missed_bytes: Some(20), is_refault: true, ..hit };
         stats.cached.decode_read.add(&evicted);
-        let direct =
-            Moved { bytes: 100, missed_bytes: Some(100), commands: 4, sequential: 3, ..hit };
+        let cost = Cost { commands: 4, sequential: 3, ..Cost::default() };
+        let direct = Moved { bytes: 100, missed_bytes: Some(100), cost, ..hit };
         stats.direct.decode_read.add(&direct);
         assert_eq!(stats.hit_ratio(), Some(380.0 / 500.0));
         assert_eq!(stats.refault_ratio(), Some(20.0 / 400.0));

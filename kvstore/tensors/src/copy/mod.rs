@@ -31,7 +31,7 @@ use crate::copy::fillings::Fillings;
 use crate::copy::gpu::Gpu;
 use crate::copy::queue::BlockingQueue;
 use crate::copy::route::{Home, Route};
-use crate::direct::{Cost, Direction};
+use crate::direct::Direction;
 use crate::overlap::Overlap;
 use crate::place::Span;
 use crate::shape::TensorId;
@@ -307,9 +307,8 @@ impl<G: Gpu> Worker<G> {
     ) -> Result<()> {
         let memory = self.memory.take().ok_or_else(gone)?;
         let (queue, slba) = self.queue(route).expect("the route passes the page cache");
-        let before = queue.cost();
         let (memory, result) = queue.transfer(direction, Span { slba, bytes }, memory);
-        add_cost(moved, before, queue.cost());
+        moved.cost += queue.take_cost();
         self.memory = memory;
         result
     }
@@ -354,9 +353,8 @@ impl<G: Gpu> Worker<G> {
         };
         let behind = self.queue(route).filter(|(queue, _)| queue.leaves_behind(tensor, bytes));
         let result = if let Some((queue, slba)) = behind {
-            let before = queue.cost();
             let result = queue.write_behind(tensor, Span { slba, bytes }, fill);
-            add_cost(moved, before, queue.cost());
+            moved.cost += queue.take_cost();
             result
         } else {
             self.fill_and_write(route, bytes, fill, moved)
@@ -391,14 +389,7 @@ impl<G: Gpu> Worker<G> {
     }
 }
 
-fn add_cost(moved: &mut Moved, before: Cost, after: Cost) {
-    moved.commands += after.commands - before.commands;
-    moved.sequential += after.sequential - before.sequential;
-    moved.direct += after.active - before.active;
-    moved.busy += after.busy - before.busy;
-}
-
-/// The error of a thread without memory.
+/// Returns the error of a thread without memory.
 fn gone() -> Error {
     let why = "its memory is still with a command that never ended";
     Error::failed("a copy thread", "move a tensor", why, "check the drive, then begin the run anew")

@@ -6,10 +6,11 @@ use adit_driver::Time;
 use adit_driver::memory::Buffer;
 use adit_driver::paths::{CommandQueue, Device, DeviceQueue, QueueOptions};
 
-use crate::direct::{Cost, DirectQueue, Direction, Load};
+use crate::direct::{DirectQueue, Direction, Load};
 use crate::error::Result;
 use crate::place::Span;
 use crate::shape::TensorId;
+use crate::stats::Cost;
 
 /// The longest sleep between two looks at a time limit.
 const NAP: Duration = Duration::from_millis(10);
@@ -111,14 +112,15 @@ impl BlockingQueue {
     ///
     /// # Errors
     /// The device's.
-    pub(crate) fn deallocate(&mut self, slba: u64, lbas: u64, mut memory: Buffer) -> Result<()> {
-        let (mut at, end) = (slba, slba + lbas);
+    pub(crate) fn deallocate(&mut self, slba: u64, lbas: u64, memory: Buffer) -> Result<()> {
+        let (mut at, end, mut memory) = (slba, slba + lbas, Some(memory));
         while let Some(most) = self.core.deallocates_at_once().filter(|_| at < end) {
             let count = most.min(end - at);
-            self.core.deallocate(at, count as u32, memory);
-            self.drive(|core, now| Ok(core.post_waiting(now)?.then_some(())))?;
-            memory = self.drive(DirectQueue::has_deallocated)?;
-            at += count;
+            let span = Span { slba: at, bytes: count * u64::from(self.lba_bytes()) };
+            let scratch = memory.take().expect("it comes back from all that ends well");
+            let (back, result) = self.transfer(Direction::Deallocate, span, scratch);
+            result?;
+            (memory, at) = (back, at + count);
         }
         Ok(())
     }
@@ -138,9 +140,9 @@ impl BlockingQueue {
         self.core.is_stuck()
     }
 
-    /// Returns what its transfers cost so far.
-    pub(crate) fn cost(&self) -> Cost {
-        self.core.cost()
+    /// Takes the cost of transfers since the last call.
+    pub(crate) fn take_cost(&mut self) -> Cost {
+        self.core.take_cost()
     }
 
     /// Returns whether a write of `bytes` can be left behind: one for each tensor.

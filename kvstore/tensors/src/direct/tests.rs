@@ -117,7 +117,7 @@ fn a_transfer_takes_as_long_as_its_commands_whatever_the_clock_says() {
     let (memory, result) = core.finish(now, ended.map(drop));
     assert!(result.is_ok() && memory.is_some_and(|memory| memory.len() as u64 == 16 * LBA));
     assert_eq!(core.queue.slbas, [100, 104, 108, 112], "in the order of their LBAs");
-    let Cost { commands, sequential, active, busy } = core.cost();
+    let Cost { commands, sequential, active, busy } = core.take_cost();
     assert_eq!((commands, sequential), (4, 3));
     assert_eq!((active, busy.as_secs()), (Duration::from_secs(10), 4));
 }

@@ -154,7 +154,7 @@ fn what_prefill_leaves_in_the_page_cache_is_not_read_from_the_drive() {
     prefill(&mut run);
     rest(&mut run);
     let stats = run.close().expect("no failure");
-    assert_eq!(stats.cached.prefill_write.commands, 0, "no command of the drive's");
+    assert_eq!(stats.cached.prefill_write.cost.commands, 0, "no command of the drive's");
     assert_eq!(stats.hit_ratio().unwrap_or(1.0), 1.0);
 }
 
@@ -167,8 +167,8 @@ fn reads_and_prefill_past_the_page_cache_are_sequential() {
         let stats = run.close().expect("no failure");
         let read = &stats.direct.decode_read;
         // A tensor is followed by the room for its later tokens: one jump for each.
-        assert!(read.commands - read.sequential <= read.latency.count(), "{read:?}");
-        assert!(stats.direct.prefill_write.commands > 0 && read.busy_share().is_some());
+        assert!(read.cost.commands - read.cost.sequential <= read.latency.count(), "{read:?}");
+        assert!(stats.direct.prefill_write.cost.commands > 0 && read.busy_share().is_some());
         assert_eq!(stats.hit_ratio(), Some(0.0));
     }
 }

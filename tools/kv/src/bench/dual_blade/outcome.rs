@@ -80,8 +80,8 @@ impl Outcome {
 /// Returns the sequential share of the commands that moved whole tensors.
 fn sequentiality(group: &GroupStats) -> Option<f64> {
     let figures = [&group.prefill_write, &group.decode_read];
-    let commands: u64 = figures.iter().map(|figures| figures.commands).sum();
-    let sequential: u64 = figures.iter().map(|figures| figures.sequential).sum();
+    let commands: u64 = figures.iter().map(|figures| figures.cost.commands).sum();
+    let sequential: u64 = figures.iter().map(|figures| figures.cost.sequential).sum();
     (commands > 0).then(|| sequential as f64 / commands as f64)
 }
 
@@ -107,6 +107,6 @@ fn busy_share(groups: [&Figures; 2]) -> Option<f64> {
     let seconds = |of: fn(&Figures) -> Duration| -> f64 {
         groups.iter().map(|figures| of(figures).as_secs_f64()).sum()
     };
-    let direct = seconds(|figures| figures.direct);
-    (direct > 0.0).then(|| seconds(|figures| figures.busy) / direct)
+    let direct = seconds(|figures| figures.cost.active);
+    (direct > 0.0).then(|| seconds(|figures| figures.cost.busy) / direct)
 }

@@ -260,7 +260,9 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
             let posted = self.post(now, (head, tag));
             let transfer = self.transfer.as_mut().expect("a transfer has begun");
             if let Err((mut head, _)) = posted {
-                tail.map(|tail| head.join(tail).expect("it was split off there"));
+                if let Some(tail) = tail {
+                    head.join(tail).expect("it was split off there");
+                }
                 transfer.rest = Some(head);
                 return;
             }

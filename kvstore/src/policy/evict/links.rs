@@ -106,8 +106,8 @@ impl Links {
     /// Adds objects, each with its age, to an empty queue: the oldest at the back; of one age, those that come first.
     /// Returns their number.
     ///
-    /// Objects of one age are linked to a run as they come, and the runs to a queue at the end. So memory is accessed in
-    /// the order of the objects.
+    /// Objects of one age are linked to a run as they come, and the runs to a queue at the end. So memory is accessed
+    /// in the order of the objects.
     ///
     /// # Panics
     /// If the queue has objects, or an object is in a queue.

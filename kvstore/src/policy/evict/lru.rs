@@ -4,8 +4,8 @@
 //! objects, so it takes at most one step more than their bounded number. In practice it takes few, because leased
 //! objects were looked up recently.
 
-use super::Policy;
 use super::links::Links;
+use super::policy::Policy;
 use crate::model::object::ObjectId;
 
 /// The only queue, from the most recently used to the least.

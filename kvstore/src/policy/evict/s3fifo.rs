@@ -1,16 +1,16 @@
 //! S3-FIFO (Yang, Zhang, Qiu, Yue, Vigfusson: "FIFO queues are all you need for cache eviction", SOSP 2023).
 //!
-//! New objects enter a small queue, a tenth of all objects. Those hit twice there move to the main queue; the rest
-//! are evicted and remembered as ghosts, the latest as many as there are objects ([`Recent`]: 6.4 bytes each). An
-//! object that returns while its ghost exists goes to the main queue at once. Main objects that were hit go round again, once per hit, for up to three hits. A hit moves nothing; it is
-//! only counted.
+//! New objects enter a small queue, a tenth of all objects. Those hit twice there move to the main queue; the rest are
+//! evicted and remembered as ghosts, the latest as many as there are objects ([`Recent`]: 6.4 bytes each). An object
+//! that returns while its ghost exists goes to the main queue at once. Main objects that were hit go round again, once
+//! per hit, for up to three hits. A hit moves nothing; it is only counted.
 //!
 //! A leased object at the back of a queue goes to its front, because it is in use. A search for a victim ends: it
-//! passes through the small queue once, then through the main one four times, because hits are counted up to three. What
-//! it passes by is leased, or was hit since the last search, so a limit of the leased ones makes searches short.
+//! passes through the small queue once, then through the main one four times, because hits are counted up to three.
+//! What it passes by is leased, or was hit since the last search, so a limit of the leased ones makes searches short.
 
-use super::Policy;
 use super::links::{Links, Queue};
+use super::policy::Policy;
 use crate::model::object::ObjectId;
 use crate::policy::recent::Recent;
 

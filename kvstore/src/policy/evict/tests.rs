@@ -7,6 +7,7 @@ use super::*;
 use crate::catalog::index::Index;
 use crate::catalog::regions::Regions;
 use crate::model::key::KeyHasher;
+use crate::model::object::ObjectId;
 use crate::policy::age::Ages;
 
 const OBJECTS: u32 = 16;

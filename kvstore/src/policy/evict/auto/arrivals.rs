@@ -1,25 +1,14 @@
-//! The latest keys that were put: what each is in its sequence, so that the next of the sequence is known for what it is.
+//! The latest keys that were put: what each is in its sequence, so that the next of the sequence is known for what it
+//! is.
 //!
 //! A table of fixed size, in which a later key may take an earlier one's place. A key that is not found is taken for
 //! the first of a sequence.
 
-use super::State;
+use super::state::{Ancestor, BlockState};
 use crate::model::object::ObjectId;
 
 /// Several requests' worth: a key that is lost breaks the order of its sequence.
 const KEYS: usize = 4096;
-
-/// The used object that a new one comes behind, with new ones between them or without.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Ancestor {
-    /// There is none.
-    #[default]
-    None,
-    /// One that was used once or twice: a conversation goes on.
-    Used,
-    /// One that was used more often: a prompt that many share.
-    Shared,
-}
 
 /// A key that was put.
 #[derive(Clone, Copy, Debug, Default)]
@@ -28,7 +17,7 @@ pub(super) struct Arrival {
     /// The hash of its predecessor; 0 if it has none.
     pub(super) before: u64,
     pub(super) ancestor: Ancestor,
-    pub(super) state: State,
+    pub(super) state: BlockState,
     pub(super) is_declined: bool,
     /// Its predecessor's object, if that was there before.
     pub(super) parent: Option<ObjectId>,

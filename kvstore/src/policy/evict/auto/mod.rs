@@ -1,14 +1,14 @@
 //! `auto`: evicts what is worth least, knows sequences, and declines what is worth less than all that is there.
 //!
-//! **Classes.** An object's class is how often it was used, or for one that was not, what it comes behind in its sequence
-//! ([`State`]). Each class is a queue in the order of use. [`reuse`] learns from samples what an object of a class and
-//! age is worth; the victim is that of the queues' last objects that is worth least.
+//! **Classes.** An object's class is how often it was used, or for one that was not, what it comes behind in its
+//! sequence ([`BlockState`]). Each class is a queue in the order of use. [`reuse`] learns from samples what an object
+//! of a class and age is worth; the victim is that of the queues' last objects that is worth least.
 //!
-//! **Sequences.** A KV block is of use only with all blocks before it. Blocks found by one lookup are used from the last
-//! to the first, and a new block goes behind its predecessor, so in each queue the end of a sequence is nearer to the back
-//! than its beginning. Between queues, a predecessor is of the same class or one that is worth at least as much.
-//! So the end goes first, and no links between blocks are needed. (Worth may rise with age, as the next use comes nearer; so
-//! seldom a block goes before an older one behind it.)
+//! **Sequences.** A KV block is of use only with all blocks before it. Blocks found by one lookup are used from the
+//! last to the first, and a new block goes behind its predecessor, so in each queue the end of a sequence is nearer to
+//! the back than its beginning. Between queues, a predecessor is of the same class or one that is worth at least as
+//! much. So the end goes first, and no links between blocks are needed. (Worth may rise with age, as the next use comes
+//! nearer; so seldom a block goes before an older one behind it.)
 //!
 //! **Admission.** A new block of a sequence is declined if it is worth less than the next victim, or comes behind one
 //! that was declined. Its key is remembered ([`Doorkeeper`]), as is that of an evicted object: one that comes back is
@@ -16,18 +16,21 @@
 //!
 //! **LRU** takes over while it hits more ([`shadow`]), and until something was learnt.
 //!
-//! Memory is 8 bytes per object for the queues, 2 for its time of use, and 4 for the keys remembered; and at most 1.2 MiB.
+//! Memory is 8 bytes per object for the queues, 2 for its time of use, and 4 for the keys remembered; and at most 1.2
+//! MiB.
 
 mod arrivals;
 mod reuse;
 mod shadow;
+mod state;
 
-use arrivals::{Ancestor, Arrival, Arrivals};
+use arrivals::{Arrival, Arrivals};
 use reuse::{CLASSES, Reuse};
 use shadow::Shadow;
+use state::{Ancestor, BlockState};
 
 use super::links::Links;
-use super::{Newcomer, Policy};
+use super::policy::{Newcomer, Policy};
 use crate::catalog::hash::NumberMap;
 use crate::catalog::table::Table;
 use crate::model::object::ObjectId;
@@ -51,69 +54,6 @@ const SEEN_SHARE: u32 = 2;
 const ADMIT_MARGIN: f32 = 1.1;
 /// Bit of a mark: the object's key is sampled. The bits below are its state.
 const SAMPLED: u32 = 16;
-
-/// The state of an object, in four bits.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct State(u8);
-
-impl State {
-    /// New, without a used ancestor.
-    const FRESH: State = State(1);
-    /// Used once, or evicted or declined before.
-    const USED: State = State(5);
-    /// Used six times or more.
-    const HOT: State = State(10);
-
-    /// Returns the state of a new object by what it comes behind. The last one of a run that came together is seldom used:
-    /// a request that goes on fills its last block.
-    fn new(ancestor: Ancestor, is_last: bool) -> State {
-        match (ancestor, is_last) {
-            (Ancestor::None, true) => State(0),
-            (Ancestor::None, false) => State::FRESH,
-            (_, true) => State(2),
-            (Ancestor::Used, false) => State(3),
-            (Ancestor::Shared, false) => State(4),
-        }
-    }
-
-    /// Returns the state after a use.
-    fn used(self) -> State {
-        if self.0 < State::USED.0 { State::USED } else { State((self.0 + 1).min(State::HOT.0)) }
-    }
-
-    /// Returns what it is to new objects behind it.
-    fn as_ancestor(self) -> Ancestor {
-        match self.0 {
-            0..5 => Ancestor::None,
-            5..7 => Ancestor::Used,
-            _ => Ancestor::Shared,
-        }
-    }
-
-    /// Returns its class: uses from the third to the fifth are alike, and all beyond.
-    fn class(self) -> usize {
-        match self.0 {
-            0..8 => self.0.into(),
-            8..10 => 7,
-            _ => 8,
-        }
-    }
-
-    /// Returns the bits of a mark. Those of an object that was restored are 0.
-    fn to_mark(self) -> u32 {
-        u32::from(self.0 ^ State::USED.0)
-    }
-
-    fn from_mark(mark: u32) -> State {
-        State((mark as u8 & 15) ^ State::USED.0)
-    }
-}
-
-impl Default for State {
-    fn default() -> State {
-        State::FRESH
-    }
-}
 
 /// The policy.
 #[derive(Debug)]
@@ -158,8 +98,8 @@ impl Auto {
         }
     }
 
-    fn state(&self, id: ObjectId) -> State {
-        State::from_mark(self.links.mark(id))
+    fn state(&self, id: ObjectId) -> BlockState {
+        BlockState::from_mark(self.links.mark(id))
     }
 
     /// Returns the ticks since an object was used. They wrap after 512 turnovers.
@@ -186,7 +126,7 @@ impl Auto {
         }
     }
 
-    fn learn(&mut self, hash: u64, state: State, is_hit: bool) {
+    fn learn(&mut self, hash: u64, state: BlockState, is_hit: bool) {
         let bits = self.reuse.sample_bits();
         self.shadow.refer(hash, is_hit, (self.len, bits));
         self.reuse.refer(hash, state.class(), self.now);
@@ -199,7 +139,7 @@ impl Auto {
     /// Moves an object that is used to the front of its next class.
     fn use_again(&mut self, id: ObjectId, awaited: u16) {
         let mark = self.links.mark(id);
-        let state = State::from_mark(mark).used();
+        let state = BlockState::from_mark(mark).used();
         self.ahead = None;
         self.links.unlink(id);
         self.links.push_front(state.class() as u32, id);
@@ -222,12 +162,12 @@ impl Auto {
         let known = self.arrivals.get(before).copied();
         let object = new.after.and_then(|(_, id)| id).filter(|id| self.links.is_linked(*id));
         let ancestor = match (object, &known) {
-            (Some(id), _) if self.state(id).0 >= State::USED.0 => self.state(id).as_ancestor(),
+            (Some(id), _) if self.state(id).is_used() => self.state(id).as_ancestor(),
             (_, Some(known)) => known.ancestor,
             _ => Ancestor::None,
         };
         let is_back = self.seen.has_seen(new.key_hash);
-        let state = if is_back { State::USED } else { State::new(ancestor, new.is_last) };
+        let state = if is_back { BlockState::USED } else { BlockState::new(ancestor, new.is_last) };
         let is_declined = object.is_none() && known.is_some_and(|known| known.is_declined);
         let ancestor = if is_back { Ancestor::Used } else { ancestor };
         let (hash, parent) = (new.key_hash, object.or(known.and_then(|known| known.id)));
@@ -321,7 +261,7 @@ impl Policy for Auto {
         let mut stamped = objects.inspect(|(id, age)| {
             stamps[id.0 as usize] = (*now - u32::from(*age) / 2) as u16 & STAMP_MASK;
         });
-        self.len += links.fill_by_age(State::USED.class() as u32, &mut stamped);
+        self.len += links.fill_by_age(BlockState::USED.class() as u32, &mut stamped);
     }
 
     fn found(&mut self, ids: &[ObjectId]) {

@@ -1,10 +1,10 @@
 //! Learns how soon objects of each class are used again, and what an object of a class and age is worth.
 //!
-//! A *life* begins with each reference to a sampled key and ends with the next one, whether or not the cache has the object,
-//! so what was evicted or never stored teaches as much as what is there. Lives are counted by class and by the age at
-//! which they ended; those that are still open count as long as they last (an actuarial life table). A worth is the best
-//! ratio, over all ages to which the object could be kept, of expected uses to the expected time that it takes room: its
-//! Gittins index. A use counts the more if the object's next class is worth keeping, too.
+//! A *life* begins with each reference to a sampled key and ends with the next one, whether or not the cache has the
+//! object, so what was evicted or never stored teaches as much as what is there. Lives are counted by class and by the
+//! age at which they ended; those that are still open count as long as they last (an actuarial life table). A worth is
+//! the best ratio, over all ages to which the object could be kept, of expected uses to the expected time that it takes
+//! room: its Gittins index. A use counts the more if the object's next class is worth keeping, too.
 //!
 //! Ages are in ticks: 64 for as many references as the cache has objects, up to 64 such turnovers. A prompt that many
 //! share may come back as late as that if the cache is small, and is still worth more than blocks that never do.
@@ -18,7 +18,7 @@ use crate::catalog::hash::NumberMap;
 pub(super) const CLASSES: usize = 9;
 /// The first class of objects that were used; those below are of new ones.
 pub(super) const USED: usize = 5;
-/// Classes of a predecessor, each with one that its successors may have. See [`super::State`].
+/// Classes of a predecessor, each with one that its successors may have. See [`super::state`].
 const PARENTS: [(usize, usize); 9] =
     [(1, 0), (3, 2), (4, 2), (USED, 1), (USED, 3), (USED, 4), (6, USED), (7, 6), (8, 7)];
 /// Ages are grouped, four groups for each doubling; the last is that of lives that are given up.
@@ -34,7 +34,8 @@ const ROUNDS: usize = 4;
 /// Most lives.
 const LIVES_MAX: usize = 16 << 10;
 
-/// Returns whether a key is one of a sample of one in 2 to the power of `bits`. Smaller samples are parts of larger ones.
+/// Returns whether a key is one of a sample of one in 2 to the power of `bits`. Smaller samples are parts of larger
+/// ones.
 pub(super) fn is_one_of(hash: u64, bits: u32) -> bool {
     // Other bits than those that select a shard or a slot of the index.
     let mixed = hash.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32;
@@ -103,7 +104,7 @@ impl Reuse {
         self.worth[class][group(age)]
     }
 
-    /// Notes the worth of an object that goes, or would have gone.
+    /// Notes the worth of an object that is evicted, or would have been.
     pub(super) fn note_price(&mut self, worth: f32, objects: u32) {
         self.price += (worth - self.price) * (8.0 / objects.max(8) as f32);
     }
@@ -152,8 +153,8 @@ impl Reuse {
         self.unused.iter_mut().for_each(|count| *count *= FADE);
     }
 
-    /// Returns the chance that a life of each class which reaches a group of ages ends there with a use. Where there are
-    /// few lives, it is near the average of the classes of unused objects, or of used ones.
+    /// Returns the chance that a life of each class which reaches a group of ages ends there with a use. Where there
+    /// are few lives, it is near the average of the classes of unused objects, or of used ones.
     fn chances(&self, now: u32) -> [[f32; GROUPS]; CLASSES] {
         let mut open = [[0.0f32; GROUPS]; CLASSES];
         for life in self.lives.values() {
@@ -182,8 +183,8 @@ impl Reuse {
     }
 
     /// Makes a predecessor worth at least what its successors are at the same age, so that none goes before them: a
-    /// used object is worth as much as an unused one, one used more often as much as one used less, and the last block of
-    /// a run no more than those before it.
+    /// used object is worth as much as an unused one, one used more often as much as one used less, and the last block
+    /// of a run no more than those before it.
     fn keep_parents(&mut self) {
         for (parent, child) in PARENTS {
             for group in 0..GROUPS {

@@ -1,13 +1,14 @@
 //! Compares the policy with plain LRU, by the hits of a small LRU cache of sampled keys.
 //!
-//! The shadow cache has as many keys as the store has objects of sampled keys, so it hits what LRU would. If the
-//! policy hits fewer of these references than LRU does, by more than chance, LRU takes over for some windows; each
-//! time twice as many, until the policy wins again. That bounds what the policy can lose on a load that it does not suit.
+//! The shadow cache has as many keys as the store has objects of sampled keys, so it hits what LRU would. If the policy
+//! hits fewer of these references than LRU does, by more than chance, LRU takes over for some windows; each time twice
+//! as many, until the policy wins again. That bounds what the policy can lose on a load that it does not suit.
 
 use super::reuse::is_one_of;
 use crate::catalog::hash::NumberMap;
 use crate::model::object::ObjectId;
-use crate::policy::evict::{Lru, Policy};
+use crate::policy::evict::lru::Lru;
+use crate::policy::evict::policy::Policy;
 
 /// Most keys of the shadow cache.
 const KEYS_MAX: u32 = 512;
@@ -65,8 +66,8 @@ impl Shadow {
         self.left > 0
     }
 
-    /// Counts a reference to a key of a sample of one in 2 to the power of `bits`, which the store of `objects` has or has
-    /// not. Keys beyond what the shadow cache has room for are passed over.
+    /// Counts a reference to a key of a sample of one in 2 to the power of `bits`, which the store of `objects` has or
+    /// has not. Keys beyond what the shadow cache has room for are passed over.
     pub(super) fn refer(&mut self, hash: u64, is_hit: bool, (objects, bits): (u32, u32)) {
         self.sample(objects, bits);
         if !is_one_of(hash, self.bits) {

@@ -61,7 +61,8 @@ impl Replay {
         }
     }
 
-    /// Puts blocks that come together behind `after`, as a shard does: all are judged before room is made for the first.
+    /// Puts blocks that come together behind `after`, as a shard does: all are judged before room is made for the
+    /// first.
     fn put(&mut self, keys: &[u32], after: Option<u32>) {
         let mut before = after.map(|key| (hash(key), self.ids.get(&key).copied()));
         let mut admitted = Vec::new();

@@ -1,5 +1,5 @@
-//! LRU, S3-FIFO with ghosts of four times the cache, and ARC, each written down from its paper over keys, apart from the
-//! store's policies; and Belady's choice with bypass, which knows the future.
+//! LRU, S3-FIFO with ghosts of four times the cache, and ARC, each written down from its paper over keys, apart from
+//! the store's policies; and Belady's choice with bypass, which knows the future.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 

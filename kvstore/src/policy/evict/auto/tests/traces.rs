@@ -89,8 +89,8 @@ impl Sessions {
         ..Sessions::CHAT
     };
 
-    /// Makes their requests. The last block of each is its own, because it is not full; some turns go on from an earlier
-    /// point. The load and the prompts drift.
+    /// Makes their requests. The last block of each is its own, because it is not full; some turns go on from an
+    /// earlier point. The load and the prompts drift.
     pub(super) fn trace(&self, seed: u64) -> Trace {
         let (mut random, mut blocks) = (Random(seed), 0..u32::MAX);
         let mut fresh = |count: u64| -> Vec<u32> { blocks.by_ref().take(count as usize).collect() };

@@ -7,7 +7,7 @@
 use loom::thread;
 
 use pins::{PinnedBytes, Pins};
-use shelf::{Entry, Shelf};
+use shelf::{Shelf, ShelfEntry};
 use sync::{Arc, AtomicBool, Ordering};
 
 #[allow(dead_code, reason = "the tier uses more of it")]
@@ -87,8 +87,8 @@ fn explore(threads: impl Fn() + Sync + Send + 'static) {
 type Table = Shelf<(), u8>;
 
 /// Returns a table with one entry, filled or not.
-fn table(value: Option<u8>) -> (Arc<Table>, Arc<Entry<(), u8>>) {
-    let (table, entry) = (Arc::new(Table::default()), Entry::new(HASH, ()));
+fn table(value: Option<u8>) -> (Arc<Table>, Arc<ShelfEntry<(), u8>>) {
+    let (table, entry) = (Arc::new(Table::default()), ShelfEntry::new(HASH, ()));
     assert!(table.put(&entry));
     if value.is_some() {
         table.fill(&entry, value);

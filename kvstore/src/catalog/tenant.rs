@@ -180,7 +180,7 @@ struct Tenant {
 
 /// The tenants of a shard.
 #[derive(Debug)]
-pub(crate) struct Tenants {
+pub struct Tenants {
     /// Indexed by number.
     tenants: Vec<Tenant>,
     ledger: Ledger,
@@ -231,7 +231,7 @@ impl Tenants {
     ///
     /// # Panics
     /// If there is no such tenant.
-    pub(crate) fn hold(&self, id: TenantId) -> Hold {
+    pub fn hold(&self, id: TenantId) -> Hold {
         self.tenants[usize::from(id.0)].hold.clone()
     }
 
@@ -242,7 +242,7 @@ impl Tenants {
     }
 
     /// Returns a tenant's name by its number, which may come from the media.
-    pub(crate) fn name(&self, id: TenantId) -> Option<&str> {
+    pub fn name(&self, id: TenantId) -> Option<&str> {
         self.tenants.get(usize::from(id.0)).map(|tenant| &*tenant.account.name)
     }
 
@@ -252,7 +252,7 @@ impl Tenants {
     }
 
     /// Returns a tenant's quota.
-    pub(crate) fn quota(&self, id: TenantId) -> Option<Quota> {
+    pub fn quota(&self, id: TenantId) -> Option<Quota> {
         self.tenants[usize::from(id.0)].account.quota()
     }
 
@@ -267,7 +267,7 @@ impl Tenants {
     }
 
     /// Returns the statistics of all tenants.
-    pub(crate) fn stats(&self) -> Vec<TenantStats> {
+    pub fn stats(&self) -> Vec<TenantStats> {
         let stats = |tenant: &Tenant| TenantStats {
             name: tenant.account.name.clone(),
             quota: tenant.account.quota(),

@@ -5,23 +5,23 @@ use super::evict::{Newcomer, Policy};
 use crate::model::object::ObjectId;
 
 /// A policy with the ages of its objects. The calls are those of [`Policy`], with the same meaning.
-pub(crate) struct Order {
+pub(crate) struct EvictionOrder {
     policy: Box<dyn Policy>,
     ages: Ages,
 }
 
-impl Order {
+impl EvictionOrder {
     /// Joins a policy without objects and the ages of the objects, which are passed on in the order of their ids.
     pub(crate) fn new(
         mut policy: Box<dyn Policy>,
         ages: Ages,
         ids: impl Iterator<Item = ObjectId>,
-    ) -> Order {
+    ) -> EvictionOrder {
         let mut aged = ids.map(|id| (id, ages.age(id)));
         policy.restore(&mut aged);
         assert!(aged.next().is_none(), "a policy takes all objects over");
         drop(aged);
-        Order { policy, ages }
+        EvictionOrder { policy, ages }
     }
 
     pub(crate) fn inserted(&mut self, id: ObjectId, key_hash: u64) {

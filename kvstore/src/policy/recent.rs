@@ -2,9 +2,9 @@
 //!
 //! Each hash has a bucket of one cache line, selected by its high bits, with the latest 16 marks, newest first: a
 //! fingerprint of the hash's low bits and when it was remembered, in ticks. The clock is the number of hashes
-//! remembered, so the last *n* of them are known as a queue of length *n* knows them, whatever bucket they share. Buckets
-//! have room for 16 marks where 10 are expected, so fewer than one hash in a hundred is forgotten early. That is 6.4 bytes
-//! a hash. One hash in about 4,000 that was never remembered is mistaken for one that was.
+//! remembered, so the last *n* of them are known as a queue of length *n* knows them, whatever bucket they share.
+//! Buckets have room for 16 marks where 10 are expected, so fewer than one hash in a hundred is forgotten early. That
+//! is 6.4 bytes a hash. One hash in about 4,000 that was never remembered is mistaken for one that was.
 
 /// Marks per bucket.
 const WAYS: usize = 16;

@@ -2,72 +2,32 @@
 
 use std::mem;
 
+use adit_driver::Time;
 use adit_driver::memory::{AnyBuffer, Buffer};
+use adit_driver::paths::CommandQueue;
 use adit_driver::transfer::{Direction, Slice};
 use smallvec::SmallVec;
 
-use super::parts::{Extract, Memory};
-use super::request::{Condition, WriterId};
-use crate::error::Failure;
-use crate::media::record::record_bytes;
-use crate::model::key::Key;
-use crate::model::object::{Object, ObjectId, TenantId, Version};
-use crate::model::place::Place;
-use crate::model::plan::{Plan, Run};
-
-/// An object whose data is being written, or has been.
-#[derive(Debug)]
-pub(super) struct NewObject {
-    pub(super) key: Key,
-    /// The index's hash of the key.
-    pub(super) hash: u64,
-    /// Its turn among the changes of its key, once it has begun.
-    pub(super) turn: u32,
-    pub(super) object: Object,
-    pub(super) slab_base: Option<u64>,
-    /// The attachment of its device to which its data go.
-    pub(super) attachment: u32,
-    /// Unix time in seconds.
-    pub(super) expires_s: Option<u64>,
-    /// What must hold of its key when it is recorded.
-    pub(super) condition: Condition,
-    /// The block of its record, if that was appended before the data are written.
-    pub(super) recorded: Option<u64>,
-    pub(super) checksums: Sums,
-}
-
-/// Checksums, stored inline if there are few.
-pub(super) type Sums = SmallVec<[u32; 4]>;
-
-impl NewObject {
-    /// Returns the bytes of its record in a checkpoint.
-    pub(super) fn record_bytes(&self) -> u64 {
-        record_bytes(self.key.as_bytes().len(), self.checksums.len()) as u64
-    }
-}
+use super::change::NewObject;
+use super::extract::Extract;
+use super::lanes::{Lanes, Trouble};
+use super::memory::{Buffers, Memory, Sums};
+use super::reads::reading::Reading;
+use super::request::WriterId;
+use crate::io::lane::{Load, Purpose};
+use crate::model::plan::{Part, Plan, Run};
 
 /// The purpose of an item.
 #[derive(Debug)]
 pub(super) enum Job {
     Put(Box<NewObject>),
     Get(Box<Reading>),
-    Fill(Filling),
-}
-
-/// A read. The place belongs to its object until the read ends, so an `id` with this place is still that object.
-#[derive(Debug)]
-pub(super) struct Reading {
-    pub(super) id: ObjectId,
-    pub(super) tenant: TenantId,
-    pub(super) place: Place,
-    pub(super) version: Version,
-    pub(super) extract: Extract,
-    pub(super) checksums: Sums,
+    Fill(PartWrite),
 }
 
 /// A write of part of an object that is not visible yet.
 #[derive(Debug)]
-pub(super) struct Filling {
+pub(super) struct PartWrite {
     pub(super) writer: WriterId,
     pub(super) extract: Extract,
     pub(super) checksums: Sums,
@@ -106,26 +66,6 @@ pub(super) struct Item<R> {
     pub(super) failure: Option<Trouble>,
 }
 
-/// Why a command failed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Trouble {
-    /// It was not sent before its deadline.
-    Expired,
-    /// The device still works but cannot carry out the command: these LBAs are bad.
-    Unreadable(Failure),
-    /// The device is out of service.
-    Gone(Failure),
-}
-
-impl Trouble {
-    pub(super) fn into_failure(self) -> Failure {
-        match self {
-            Trouble::Expired => Failure::Deadline,
-            Trouble::Unreadable(failure) | Trouble::Gone(failure) => failure,
-        }
-    }
-}
-
 impl<R> Item<R> {
     pub(super) fn new(reply: R, job: Job, memory: Memory) -> Item<R> {
         Item { reply, job, memory, slices_left: 0, failure: None }
@@ -137,10 +77,10 @@ pub(super) type Items<R> = SmallVec<[Option<Item<R>>; 1]>;
 
 /// Requests in progress whose commands were planned together.
 #[derive(Debug)]
-pub(super) struct Batch<R> {
-    pub(super) direction: Direction,
-    pub(super) items: Items<R>,
-    pub(super) plan: Plan,
+struct Batch<R> {
+    direction: Direction,
+    items: Items<R>,
+    plan: Plan,
     items_left: usize,
 }
 
@@ -157,7 +97,7 @@ impl<R> Default for Batch<R> {
 
 impl<R> Batch<R> {
     /// Counts the slices to come back. The plan and the items must be complete.
-    pub(super) fn begin(&mut self) {
+    fn begin(&mut self) {
         for slice in self.plan.slices() {
             let item = self.items[slice.region as usize].as_mut();
             item.expect("a batch begins whole").slices_left += 1;
@@ -169,7 +109,7 @@ impl<R> Batch<R> {
     }
 
     /// Takes the memory of a command out of its items.
-    pub(super) fn load(&mut self, run: &Run, scratch: &mut Vec<Buffer>) -> AnyBuffer {
+    fn load(&mut self, run: &Run, scratch: &mut Vec<Buffer>) -> AnyBuffer {
         for at in run.slices() {
             let Slice { region, offset, bytes } = self.plan.slices()[at];
             let item = self.items[region as usize].as_mut().expect("it has slices left");
@@ -183,7 +123,7 @@ impl<R> Batch<R> {
 
     /// Puts back the memory of command `command` and records its error. Appends the items that are now whole to
     /// `complete`.
-    pub(super) fn unload(
+    fn unload(
         &mut self,
         command: u32,
         memory: AnyBuffer,
@@ -214,41 +154,14 @@ impl<R> Batch<R> {
     }
 
     /// Takes out a complete item to answer it.
-    pub(super) fn finish(&mut self, index: usize) -> Item<R> {
+    fn finish(&mut self, index: usize) -> Item<R> {
         self.items_left -= 1;
         self.items[index].take().expect("an item is complete once")
     }
 
     /// Returns whether all items were answered.
-    pub(super) fn is_over(&self) -> bool {
+    fn is_over(&self) -> bool {
         self.items_left == 0
-    }
-}
-
-/// The buffers of a command, in order.
-pub(super) enum Buffers {
-    One(Option<Buffer>),
-    Many(std::vec::IntoIter<Buffer>),
-}
-
-impl Buffers {
-    pub(super) fn of(memory: AnyBuffer) -> Buffers {
-        match memory {
-            AnyBuffer::None => Buffers::One(None),
-            AnyBuffer::One(buffer) => Buffers::One(Some(buffer)),
-            AnyBuffer::Many(buffers) => Buffers::Many(buffers.into_iter()),
-        }
-    }
-}
-
-impl Iterator for Buffers {
-    type Item = Buffer;
-
-    fn next(&mut self) -> Option<Buffer> {
-        match self {
-            Buffers::One(buffer) => buffer.take(),
-            Buffers::Many(buffers) => buffers.next(),
-        }
     }
 }
 
@@ -257,47 +170,101 @@ impl Iterator for Buffers {
 pub(super) struct Batches<R> {
     batches: Vec<Batch<R>>,
     idle: Vec<u32>,
+    /// Parts of the items of the next batch.
+    parts: Vec<Part>,
+    /// Empty; its memory is used again.
+    buffers: Vec<Buffer>,
+    /// Empty; its memory is used again.
+    whole: Vec<usize>,
 }
 
 impl<R> Default for Batches<R> {
     fn default() -> Batches<R> {
-        Batches { batches: Vec::new(), idle: Vec::new() }
+        Batches {
+            batches: Vec::new(),
+            idle: Vec::new(),
+            parts: Vec::new(),
+            buffers: Vec::new(),
+            whole: Vec::new(),
+        }
     }
 }
 
 impl<R> Batches<R> {
-    pub(super) fn open(&mut self) -> (u32, &mut Batch<R>) {
+    /// Returns the parts of the items of the next batch.
+    pub(super) fn parts(&mut self) -> &mut Vec<Part> {
+        &mut self.parts
+    }
+
+    /// Queues the commands of a batch of items whose parts are in [`Batches::parts`].
+    pub(super) fn launch<Q: CommandQueue<Load>>(
+        &mut self,
+        lanes: &mut Lanes<Q>,
+        (now, deadline): (Time, Time),
+        direction: Direction,
+        items: Items<R>,
+    ) {
         let number = self.idle.pop().unwrap_or_else(|| {
             self.batches.push(Batch::default());
             (self.batches.len() - 1) as u32
         });
-        (number, &mut self.batches[number as usize])
+        let batch = &mut self.batches[number as usize];
+        (batch.direction, batch.items) = (direction, items);
+        batch.plan.remake(&mut self.parts, lanes.limits());
+        self.parts.clear();
+        batch.begin();
+        for command in 0..batch.plan.runs().len() {
+            let run = batch.plan.runs()[command];
+            let memory = batch.load(&run, &mut self.buffers);
+            let purpose = Purpose::Batch { batch: number, command: command as u32 };
+            lanes.push_run((now, deadline), (direction, &run), purpose, memory);
+        }
     }
 
-    pub(super) fn get(&mut self, number: u32) -> &mut Batch<R> {
-        &mut self.batches[number as usize]
+    /// Handles the end of a command. Returns the direction of its batch, and the numbers of the items that are now
+    /// whole, each of which [`Batches::finish`] takes out before [`Batches::end`].
+    pub(super) fn unload(
+        &mut self,
+        number: u32,
+        command: u32,
+        memory: AnyBuffer,
+        trouble: Option<&Trouble>,
+    ) -> (Direction, Vec<usize>) {
+        let batch = &mut self.batches[number as usize];
+        let mut whole = mem::take(&mut self.whole);
+        batch.unload(command, memory, trouble, &mut whole);
+        (batch.direction, whole)
     }
 
-    pub(super) fn close(&mut self, number: u32) {
-        debug_assert!(self.get(number).is_over(), "all items were answered");
-        self.idle.push(number);
+    /// Takes out a whole item to answer it.
+    pub(super) fn finish(&mut self, number: u32, index: usize) -> Item<R> {
+        self.batches[number as usize].finish(index)
+    }
+
+    /// Closes a batch if all of its items were answered.
+    pub(super) fn end(&mut self, number: u32, mut whole: Vec<usize>) {
+        whole.clear();
+        self.whole = whole;
+        if self.batches[number as usize].is_over() {
+            self.idle.push(number);
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::parts::Pieces;
+    use super::super::extract::Pieces;
     use super::super::tests::device::memory;
     use super::*;
-    use crate::model::place::UNIT_BYTES;
-    use crate::model::plan::{Limits, Part};
+    use crate::model::place::{Place, UNIT_BYTES};
+    use crate::model::plan::Limits;
 
     fn item(units: u64) -> Item<u64> {
         let bytes = units * UNIT_BYTES;
         let pieces =
             Pieces { count: 1, stride_bytes: bytes, piece_bytes: bytes, last_bytes: bytes };
         let extract = Extract { bytes, padded_bytes: bytes, first_checksum: 0, pieces };
-        let job = Job::Fill(Filling { writer: WriterId(1), extract, checksums: Sums::new() });
+        let job = Job::Fill(PartWrite { writer: WriterId(1), extract, checksums: Sums::new() });
         Item::new(7, job, Memory::of(AnyBuffer::One(memory(bytes as usize))))
     }
 

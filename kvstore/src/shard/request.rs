@@ -1,7 +1,8 @@
-//! The requests to a shard, and its answers.
+//! The requests to a shard.
 //!
-//! A request owns its memory until it is done. It is answered once by a [`Done`], which returns the memory. Memory is whole units: an object of 5000 bytes takes a buffer of 8192. Bytes behind an object's end are zeroed
-//! before they are written.
+//! A request owns its memory until it is done. It is answered once by a [`Done`](super::Done), which returns the
+//! memory. Memory is whole units: an object of 5000 bytes takes a buffer of 8192. Bytes behind an object's end are
+//! zeroed before they are written.
 
 use std::ops::Range;
 use std::{fmt, iter};
@@ -9,9 +10,7 @@ use std::{fmt, iter};
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
-use super::sweeping::Selection;
-use super::unverified::Unverified;
-use crate::error::{Decline, Failure};
+use crate::error::Failure;
 use crate::model::key::{Key, KeyHasher};
 use crate::model::object::{Hold, LayoutId, TenantId, Version};
 
@@ -141,8 +140,8 @@ pub struct PutItem {
     pub key: Key,
     /// Its length.
     pub bytes: u64,
-    /// Its data: at least as many whole units as it takes, one for an empty object. A KV block of a layout has its tensors one after another,
-    /// each padded to units.
+    /// Its data: at least as many whole units as it takes, one for an empty object. A KV block of a layout has its
+    /// tensors one after another, each padded to units.
     pub data: AnyBuffer,
     /// Further options.
     pub options: PutOptions,
@@ -167,9 +166,9 @@ pub struct PutOptions {
     pub undefined: Option<&'static str>,
 }
 
-/// What must hold of a key when a change of it takes effect, in its turn among all changes of the key. Otherwise nothing
-/// changes, and the change fails with [`Failure::Conflict`], which names the version found. An object that has expired, or
-/// whose device has failed, is absent here as it is to a get.
+/// What must hold of a key when a change of it takes effect, in its turn among all changes of the key. Otherwise
+/// nothing changes, and the change fails with [`Failure::Conflict`], which names the version found. An object that has
+/// expired, or whose device has failed, is absent here as it is to a get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
     /// Anything.
@@ -194,6 +193,15 @@ impl Condition {
         };
         if holds { Ok(()) } else { Err(Failure::Conflict { found }) }
     }
+}
+
+/// Objects that are removed together.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Selection {
+    /// Those of the tenant of this name; the empty name is the default tenant.
+    Tenant(Box<str>),
+    /// Those whose keys begin with these bytes; all of them if there are none.
+    Prefix(Box<[u8]>),
 }
 
 /// A part of an object.
@@ -255,64 +263,6 @@ pub struct FillItem {
 /// Identifies an object being written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WriterId(pub u64);
-
-/// The answer to a request.
-#[derive(Debug)]
-pub struct Done<R = u64> {
-    /// What the request carried.
-    pub reply: R,
-    /// The result.
-    pub result: Result<Outcome, Failure>,
-    /// The request's memory.
-    pub memory: AnyBuffer,
-    /// The version that was stored or read, if one was.
-    pub version: Option<Version>,
-    /// What the memory of a hit has to match, if its caller verifies it. Otherwise it is verified.
-    pub unverified: Option<Unverified>,
-}
-
-/// The successful result of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The object is stored, as durably as the store promises.
-    Stored,
-    /// The object was rejected by admission or the write budget, which is not a failure.
-    Declined(Decline),
-    /// The part was read, and all its bytes match their checksums, unless the answer is [unverified](Done::unverified).
-    Hit {
-        /// Bytes of the part.
-        bytes: u64,
-    },
-    /// The object does not exist, or no longer does.
-    Miss,
-    /// Room is reserved.
-    Reserved {
-        /// Names the room.
-        writer: WriterId,
-        /// The index of its device among the targets.
-        device: u8,
-    },
-    /// The part is written.
-    Filled,
-    /// The object is removed.
-    Deleted,
-    /// The object expires when it was asked to.
-    Touched,
-    /// The selected objects are removed.
-    Swept {
-        /// Their number.
-        objects: u64,
-    },
-    /// Everything before it is durable.
-    Committed,
-}
-
-impl Outcome {
-    /// Returns whether a part was read.
-    pub(crate) fn is_hit(&self) -> bool {
-        matches!(self, Outcome::Hit { .. })
-    }
-}
 
 impl fmt::Display for TenantId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,8 +2,11 @@
 
 use std::ops::{AddAssign, Sub};
 
+use zerocopy::{FromBytes, Immutable, IntoBytes, transmute};
+
 /// Objects evicted for one reason.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct Evicted {
     /// Number of objects.
     pub objects: u64,
@@ -12,7 +15,8 @@ pub struct Evicted {
 }
 
 /// Objects evicted, by reason. Expired objects are not among them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct Evictions {
     /// There was too little space, or less than the watermarks leave free.
     pub space: Evicted,
@@ -52,7 +56,8 @@ impl Sub for Evictions {
 
 /// Counters and sizes of a shard, or their sums over several. Counters only grow while a store is open; the fields
 /// from `objects` on are current sizes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, FromBytes, IntoBytes, Immutable)]
+#[repr(C)]
 pub struct Stats {
     /// Items of gets, hits and misses.
     pub gets: u64,
@@ -145,75 +150,17 @@ pub struct Stats {
 
 impl Stats {
     /// The number of counters and sizes.
-    pub const FIELDS: usize = 50;
+    pub const FIELDS: usize = size_of::<Stats>() / size_of::<u64>();
 
-    /// Returns all counters and sizes in the order of [`Stats::of_fields`], to hand them to another process of this
+    /// Returns all counters and sizes in the order of their declaration, to hand them to another process of this
     /// version.
     pub fn fields(self) -> [u64; Stats::FIELDS] {
-        let mut copy = self;
-        copy.fields_mut().map(|field| *field)
+        transmute!(self)
     }
 
     /// Undoes [`Stats::fields`].
     pub fn of_fields(fields: [u64; Stats::FIELDS]) -> Stats {
-        let mut stats = Stats::default();
-        stats.fields_mut().into_iter().zip(fields).for_each(|(field, value)| *field = value);
-        stats
-    }
-
-    fn fields_mut(&mut self) -> [&mut u64; Stats::FIELDS] {
-        [
-            &mut self.gets,
-            &mut self.hits,
-            &mut self.misses,
-            &mut self.misses_corrupt,
-            &mut self.puts,
-            &mut self.declined,
-            &mut self.deletes,
-            &mut self.evictions.space.objects,
-            &mut self.evictions.space.bytes,
-            &mut self.evictions.records.objects,
-            &mut self.evictions.records.bytes,
-            &mut self.evictions.fragmentation.objects,
-            &mut self.evictions.fragmentation.bytes,
-            &mut self.evictions.quota.objects,
-            &mut self.evictions.quota.bytes,
-            &mut self.expirations,
-            &mut self.bytes_read,
-            &mut self.bytes_written,
-            &mut self.bytes_to_device,
-            &mut self.journal_bytes,
-            &mut self.checkpoint_bytes,
-            &mut self.flushes,
-            &mut self.discards_bytes,
-            &mut self.commands_read,
-            &mut self.commands_write,
-            &mut self.copied_bytes,
-            &mut self.spills,
-            &mut self.spilled_bytes,
-            &mut self.checkpoints,
-            &mut self.device_failures,
-            &mut self.journal_delay_max_ns,
-            &mut self.journal_lost_blocks,
-            &mut self.journal_outdated_objects,
-            &mut self.tier_hits,
-            &mut self.tier_hit_bytes,
-            &mut self.tier_admissions,
-            &mut self.tier_evictions,
-            &mut self.tier_invalidations,
-            &mut self.objects,
-            &mut self.used_units,
-            &mut self.capacity_units,
-            &mut self.free_runs,
-            &mut self.largest_free_units,
-            &mut self.leased,
-            &mut self.memory_bytes,
-            &mut self.tier_objects,
-            &mut self.tier_object_bytes,
-            &mut self.tier_bytes,
-            &mut self.tier_pinned_bytes,
-            &mut self.tier_given_up_bytes,
-        ]
+        transmute!(fields)
     }
 }
 
@@ -222,9 +169,9 @@ impl AddAssign for Stats {
     fn add_assign(&mut self, other: Stats) {
         let largest = self.largest_free_units.max(other.largest_free_units);
         let delay = self.journal_delay_max_ns.max(other.journal_delay_max_ns);
-        for (mine, theirs) in self.fields_mut().into_iter().zip(other.fields()) {
-            *mine += theirs;
-        }
+        let mut sums = self.fields();
+        sums.iter_mut().zip(other.fields()).for_each(|(mine, theirs)| *mine += theirs);
+        *self = Stats::of_fields(sums);
         self.largest_free_units = largest;
         self.journal_delay_max_ns = delay;
     }
@@ -248,8 +195,7 @@ mod tests {
 
     #[test]
     fn sums_take_every_field_once_and_maxima_are_no_sums() {
-        let mut ones = Stats::default();
-        ones.fields_mut().into_iter().for_each(|field| *field = 1);
+        let ones = Stats::of_fields([1; Stats::FIELDS]);
         let mut sum = ones;
         sum += ones;
         assert_eq!((sum.largest_free_units, sum.journal_delay_max_ns), (1, 1));

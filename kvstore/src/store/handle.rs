@@ -385,7 +385,7 @@ impl Store {
         let identity = self.core.identity.clone();
         let define = move |shard: &mut ThreadShard, now| {
             let id = shard.tenant(now, &name)?;
-            Ok((id, shard.hold_tenant(id)))
+            Ok((id, shard.tenants().hold(id)))
         };
         self.core.ask_each(define, |ids| Tenant::new(ids.collect(), identity))
     }
@@ -403,13 +403,13 @@ impl Store {
 
     /// Returns what each tenant has and did, in the order of their names; the default tenant comes first.
     pub fn tenants(&self) -> Pending<Vec<TenantStats>> {
-        self.core.ask_each(|shard, _| Ok(shard.tenant_stats()), |parts| merged(parts.flatten()))
+        self.core.ask_each(|shard, _| Ok(shard.tenants().stats()), |parts| merged(parts.flatten()))
     }
 
     /// Returns how many layouts have objects or are in use, of the 255 that can; none if this is one of them.
     pub fn layouts_beside(&self, layout: Layout) -> Pending<usize> {
         self.core.ask_each(
-            move |shard, _| Ok(shard.layouts_beside(layout)),
+            move |shard, _| Ok(shard.layouts().used_beside(layout)),
             |parts| parts.max().unwrap_or_default(),
         )
     }
@@ -421,7 +421,7 @@ impl Store {
         self.core.ask_each(
             move |shard, now| {
                 let id = shard.layout(now, layout)?;
-                Ok((id, shard.hold_layout(id)))
+                Ok((id, shard.layouts().hold(id)))
             },
             move |ids| DefinedLayout::new(ids.collect(), layout, identity),
         )

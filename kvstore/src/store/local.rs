@@ -339,7 +339,7 @@ impl Local {
     /// [`Local::poll`] moved nothing leaves its core to others. Returns false at once where that cannot be waited for, and
     /// polling has to go on: without commands in flight, with some in several queues, and on a controller of the driver's.
     pub fn wait(&mut self, at_most: Duration) -> bool {
-        let mut busy = self.shards.iter_mut().filter(|shard| shard.in_flight() > 0);
+        let mut busy = self.shards.iter_mut().filter(|shard| shard.lanes().in_flight() > 0);
         let (Some(shard), None) = (busy.next(), busy.next()) else { return false };
         shard.wait(at_most)
     }
@@ -506,7 +506,7 @@ impl Local {
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
         // Its ids stay with the handle.
         for (shard, id) in self.shards.iter().zip(&ids) {
-            keep(&mut self.holds, shard.hold_tenant(*id));
+            keep(&mut self.holds, shard.tenants().hold(*id));
         }
         let many = Failure::Tenant("a handle knows at most 255 tenants: open the store anew");
         self.tenants.name(ids, TenantId).ok_or(many)
@@ -530,7 +530,7 @@ impl Local {
 
     /// Returns what each tenant has and did, in the order of their names; the default tenant comes first.
     pub fn tenants(&self) -> Vec<TenantStats> {
-        merged(self.shards.iter().flat_map(Shard::tenant_stats))
+        merged(self.shards.iter().flat_map(|shard| shard.tenants().stats()))
     }
 
     /// Returns the id of this layout, defining it if it is new.
@@ -541,7 +541,7 @@ impl Local {
         let of = |shard: &mut DeviceShard<Ticket>| shard.layout(now, *layout);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
         for (shard, id) in self.shards.iter().zip(&ids) {
-            keep(&mut self.holds, shard.hold_layout(*id));
+            keep(&mut self.holds, shard.layouts().hold(*id));
         }
         let many = Failure::Layout("a handle knows at most 255 layouts: open the store anew");
         self.layouts.name(ids, LayoutId).ok_or(many)

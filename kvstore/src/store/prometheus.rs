@@ -47,7 +47,7 @@ pub(super) struct Sampled {
 impl Sampled {
     pub(super) fn of(shard: &ThreadShard) -> Sampled {
         let (stats, waiting) = (shard.stats(), shard.waiting() as u64);
-        let (devices, tenants) = (shard.devices().collect(), shard.tenant_stats());
+        let (devices, tenants) = (shard.lanes().figures().collect(), shard.tenants().stats());
         Sampled { stats, waiting, devices, tenants }
     }
 }

@@ -97,7 +97,7 @@ impl runtime::Worker for Rounds {
         let turn = self.turn(now);
         let due = turn.next.min(self.desk.next_due(now));
         // The completions of some paths do not wake the thread.
-        let is_silent = || !self.worker.shards.iter().all(Shard::notifies);
+        let is_silent = || !self.worker.shards.iter().all(|shard| shard.lanes().notifies());
         let naps = turn.in_flight > 0 && is_silent();
         let longest = if turn.in_flight > 0 { IN_FLIGHT_SLEEP_MAX } else { Duration::MAX };
         Round { moved: turn.moved, due_in: due.since(now).min(longest), naps }

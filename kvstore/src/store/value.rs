@@ -157,8 +157,8 @@ impl ObjectInfo {
     /// Translates a shard's information about one of its objects.
     pub(super) fn of<R>(shard: &DeviceShard<R>, info: Info) -> ObjectInfo {
         let Info { key, bytes, layout, tenant, version, ttl_s, device } = info;
-        let tenant = shard.tenant_name(tenant).unwrap_or_default().into();
-        let layout = shard.layout_of(layout).copied();
+        let tenant = shard.tenants().name(tenant).unwrap_or_default().into();
+        let layout = shard.layouts().get(layout).copied();
         ObjectInfo { key, bytes, tenant, layout, version, ttl_s, device }
     }
 

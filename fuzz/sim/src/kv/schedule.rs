@@ -246,7 +246,7 @@ impl StoreWorld {
 
     /// Returns what the tenant with the quota has in all shards.
     fn guest_bytes(&self) -> u64 {
-        let stats = self.shards.iter().flat_map(Shard::tenant_stats);
+        let stats = self.shards.iter().flat_map(|shard| shard.tenants().stats());
         stats.filter(|tenant| &*tenant.name == GUEST).map(|tenant| tenant.used_bytes).sum()
     }
 

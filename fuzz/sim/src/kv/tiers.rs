@@ -80,7 +80,7 @@ impl StoreWorld {
                 Some(StoreCanary::LateInvalidation) => Stale::ForgottenLate,
                 _ => continue,
             };
-            self.shards[shard].keep_stale_in_tier(stale);
+            self.shards[shard].tier_mut().keep_stale(stale);
         }
     }
 

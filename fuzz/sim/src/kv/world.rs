@@ -405,7 +405,7 @@ impl StoreWorld {
     pub(crate) fn check_evictions(&mut self, shard: usize, answered: u64) {
         let stats = self.shards[shard].stats();
         let ids = self.layouts.get(shard).into_iter().flatten().flatten();
-        let slabs = ids.filter_map(|id| self.shards[shard].layout_of(*id)?.slab());
+        let slabs = ids.filter_map(|id| self.shards[shard].layouts().get(*id)?.slab());
         let Watermarks { high, low } = self.shape.watermarks;
         let spared =
             if high < 1000 { stats.capacity_units * u64::from(1000 - low) / 1000 } else { 0 };

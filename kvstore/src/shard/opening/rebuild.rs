@@ -1,6 +1,8 @@
 //! What the media say, entered into a shard's tables.
 
-use super::{Replaced, Tables, new_index};
+use super::renewed::Renewed;
+use super::replaced::Replaced;
+use super::tables::{Tables, new_index};
 use crate::catalog::expiry::Expiry;
 use crate::error::Result;
 use crate::media::record::Put;
@@ -10,7 +12,6 @@ use crate::model::object::{LayoutId, ObjectId, TenantId, Version};
 use crate::model::options::Quota;
 use crate::model::place::Place;
 use crate::policy::age::Ages;
-use crate::shard::renewed::Renewed;
 
 impl Rebuild for Tables {
     fn clear(&mut self) {
@@ -19,7 +20,7 @@ impl Rebuild for Tables {
         self.ages = Ages::new(self.index.index().capacity());
         self.tenants.clear();
         self.replaced = Replaced::default();
-        self.spaces.forget_layouts();
+        self.spaces.layouts_mut().clear();
         self.slab_bases.clear();
         self.renewed = Renewed::default();
         self.dropped = 0;
@@ -81,7 +82,7 @@ impl Rebuild for Tables {
     }
 
     fn pieces(&self, put: &Put<'_>) -> Option<Vec<Piece>> {
-        let layout = self.spaces.layout(put.object.layout);
+        let layout = self.spaces.layouts().get(put.object.layout);
         self.is_possible(put).then(|| pieces(&put.object, layout))
     }
 
@@ -104,16 +105,8 @@ impl Rebuild for Tables {
         let Some(layout) = bytes.and_then(|bytes| Layout::decode(bytes).ok()) else {
             return Ok(());
         };
-        match self.spaces.layout(id) {
-            Some(known) if *known == layout => {}
-            Some(_) => {
-                self.spaces.redefine(id, layout);
-                self.replaced.layout(id);
-            }
-            None if usize::from(id.0) == self.spaces.layouts().len() + 1 => {
-                self.spaces.define(layout);
-            }
-            None => {}
+        if self.spaces.layouts_mut().restore(id, layout) {
+            self.replaced.layout(id);
         }
         Ok(())
     }

@@ -119,7 +119,8 @@ fn a_journal_that_is_never_flushed_by_the_clock_is_flushed_before_it_takes_much_
         // One block each, because the clock seals what was appended.
         assert_eq!(rig.put(1, 1), STORED);
         rig.turn(15);
-        let kept = rig.shard.log.journal().map(crate::media::journal::Journal::undurable_blocks);
+        let kept =
+            rig.shard.parts.log.journal().map(crate::media::journal::Journal::undurable_blocks);
         assert!(kept.is_some_and(|blocks| blocks <= 17));
     }
     assert!(rig.shard.stats().flushes > before);

@@ -6,7 +6,7 @@ use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
 use super::journal_room::long_item;
-use super::{Rig, STORED, form, format, item, options};
+use super::{Rig, STORED, form, format, is_checkpointing, item, options};
 use crate::io::schedule::Class;
 use crate::media::block::BODY_BLOCK_BYTES;
 use crate::media::checkpoint::CHECKPOINT_HEADER_BYTES;
@@ -14,6 +14,7 @@ use crate::media::format::FormatOptions;
 use crate::media::record::Record;
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES};
+use crate::shard::checkpoints::body_pace;
 use crate::shard::{Action, Outcome};
 
 const BODY_BYTES: u64 = BODY_BLOCK_BYTES as u64;
@@ -52,7 +53,7 @@ fn blocks_that_are_almost_empty_make_a_checkpoint_due_later_than_full_ones() {
     let mut rigs = [rig(Durability::Durable), rig(Durability::Restart)];
     let put = |rig: &mut Rig, count: u64| {
         let before = rig.blocks();
-        while rig.shard.stats().checkpoints == 0 && !rig.shard.is_checkpointing() {
+        while rig.shard.stats().checkpoints == 0 && !is_checkpointing(&rig.shard) {
             let tag = rig.submit_puts((0..count).map(|key| item(key, 1)));
             let mut left = count as usize;
             while left > 0 {
@@ -69,7 +70,8 @@ fn blocks_that_are_almost_empty_make_a_checkpoint_due_later_than_full_ones() {
 impl Rig {
     /// Requests a checkpoint at once.
     fn hurry(&mut self) {
-        self.shard.checkpoints.as_mut().expect("a journal").hurry();
+        let (checkpoints, log) = (&mut self.shard.checkpoints, &mut self.shard.parts.log);
+        checkpoints.as_mut().expect("a journal").hurry(log);
         self.shard.wake();
     }
 
@@ -77,7 +79,7 @@ impl Rig {
     pub(super) fn checkpoint(&mut self) {
         self.hurry();
         self.turn(1);
-        assert!(self.shard.is_checkpointing());
+        assert!(is_checkpointing(&self.shard));
         self.settle();
     }
 
@@ -85,8 +87,8 @@ impl Rig {
     fn seal_blocks(&mut self, count: u64) {
         for _ in 0..count {
             let place = Place { device: 0, unit: 0 };
-            self.shard.log.append(self.now, &Record::Delete { key: b"gone", place });
-            self.shard.log.mark().expect("there is room");
+            self.shard.parts.log.append(self.now, &Record::Delete { key: b"gone", place });
+            self.shard.parts.log.mark().expect("there is room");
         }
         self.shard.wake();
     }
@@ -124,13 +126,13 @@ fn a_checkpoint_begins_when_more_than_a_third_of_the_journal_follows_the_last_on
     let mut rig = quiet();
     rig.checkpoint();
     let before = rig.steps()[0];
-    let third = rig.shard.log.journal().expect("a journal").blocks() / 3;
+    let third = rig.shard.parts.log.journal().expect("a journal").blocks() / 3;
     rig.seal_blocks(third);
     rig.turn(3);
-    assert!(!rig.shard.is_checkpointing());
+    assert!(!is_checkpointing(&rig.shard));
     rig.seal_blocks(1);
     rig.turn(1);
-    assert!(rig.shard.is_checkpointing());
+    assert!(is_checkpointing(&rig.shard));
     rig.settle();
     assert_eq!(rig.steps()[0], before + 1);
 }
@@ -142,11 +144,11 @@ fn a_checkpoint_that_brings_no_room_is_not_taken_for_it() {
     let before = rig.steps()[0];
     // The second one moves the tail to where the first began, and a third could not move it.
     for taken in [1, 1] {
-        rig.shard.checkpoints.as_mut().expect("a journal").is_wanted = true;
+        rig.shard.parts.log.request_checkpoint();
         rig.shard.wake();
         rig.turn(20);
         assert_eq!(rig.steps()[0], before + taken);
-        assert!(!rig.shard.is_checkpointing());
+        assert!(!is_checkpointing(&rig.shard));
     }
     rig.seal_blocks(1);
     rig.turn(20);
@@ -156,14 +158,14 @@ fn a_checkpoint_that_brings_no_room_is_not_taken_for_it() {
 #[test]
 fn a_body_is_written_faster_the_less_of_the_journal_is_free() {
     let mut rig = quiet();
-    let blocks = rig.shard.log.journal().expect("a journal").blocks();
+    let blocks = rig.shard.parts.log.journal().expect("a journal").blocks();
     let fill_to = |rig: &mut Rig, free: u64| {
-        while rig.shard.log.journal().expect("a journal").free_blocks() > free {
+        while rig.shard.parts.log.journal().expect("a journal").free_blocks() > free {
             rig.seal_blocks(1);
         }
-        rig.shard.body_pace()
+        body_pace(&rig.shard.parts.log)
     };
-    assert_eq!(rig.shard.body_pace(), (2, Class::Write));
+    assert_eq!(body_pace(&rig.shard.parts.log), (2, Class::Write));
     assert_eq!(fill_to(&mut rig, blocks / 2), (2, Class::Write));
     assert_eq!(fill_to(&mut rig, blocks / 2 - 1), (8, Class::Write));
     assert_eq!(fill_to(&mut rig, blocks / 4), (8, Class::Write));
@@ -188,7 +190,7 @@ fn two_blocks_of_a_body_are_in_flight_while_the_journal_has_room() {
     rig.settle();
     // Counted with a slab and an expiry, which they have not.
     let unused_bytes = 13 * rig.shard.stats().objects;
-    let blocks = (rig.shard.capacity.record_bytes - unused_bytes).div_ceil(BODY_BYTES);
+    let blocks = (rig.shard.parts.objects.record_bytes() - unused_bytes).div_ceil(BODY_BYTES);
     assert!(blocks > 4, "{blocks} blocks");
     assert_eq!(rig.steps()[..2], [checkpoints + 1, bytes + blocks * BODY_BYTES + HEADER_BYTES]);
 }
@@ -246,7 +248,7 @@ fn records_are_taken_once_the_puts_before_the_begin_are_visible() {
     rig.hold(&[Kind::Flush]);
     let put = rig.submit(Time::NEVER, Action::Put(item(1, 1)));
     rig.turn(5);
-    assert_eq!(rig.shard.log.newest(), 1, "it is recorded");
+    assert_eq!(rig.shard.parts.log.newest(), 1, "it is recorded");
     assert_eq!(rig.taken(put), [], "it is not durable");
     rig.hurry();
     rig.turn(20);
@@ -265,13 +267,13 @@ fn the_checkpoint_in_progress_is_lost_with_its_device() {
         rig.hold(&[held]);
         rig.hurry();
         rig.turn(5);
-        assert!(rig.shard.is_checkpointing());
+        assert!(is_checkpointing(&rig.shard));
         rig.devices[0].medium().is_dead = true;
         rig.turn(3);
         rig.devices[0].medium().is_dead = false;
         rig.hold(&[]);
         rig.shard.attach(0, rig.devices[0].lane()).expect("it failed and is idle");
-        assert!(!rig.shard.is_checkpointing(), "with {held:?} held");
+        assert!(!is_checkpointing(&rig.shard), "with {held:?} held");
         rig.checkpoint();
         assert_eq!(rig.steps()[0], before + 1);
     }
@@ -281,22 +283,22 @@ fn the_checkpoint_in_progress_is_lost_with_its_device() {
 fn a_checkpoint_begins_when_no_block_of_one_that_did_not_fit_is_in_flight() {
     let mut rig = long_rig(32);
     // Keys that are longer than the store was formatted for.
-    rig.shard.capacity.record_bytes_max = u64::MAX;
+    rig.shard.parts.room.set_record_bytes_max(u64::MAX);
     rig.put_long();
     rig.hurry();
     rig.devices[0].medium().commands_per_poll = Some(1);
     rig.turn(2);
-    while rig.shard.is_checkpointing() {
+    while is_checkpointing(&rig.shard) {
         rig.turn(1);
     }
     assert_eq!(rig.steps()[0], 0, "it was given up");
     rig.hold(&[Kind::Write]);
     rig.hurry();
     rig.turn(10);
-    assert!(!rig.shard.is_checkpointing(), "its last block may land in the slot of the next");
+    assert!(!is_checkpointing(&rig.shard), "its last block may land in the slot of the next");
     rig.hold(&[]);
     rig.turn(1);
-    assert!(rig.shard.is_checkpointing());
+    assert!(is_checkpointing(&rig.shard));
 }
 
 #[test]
@@ -306,14 +308,14 @@ fn a_checkpoint_for_the_ages_is_due_after_a_minute_or_as_the_capacity_allows() {
     for key in 0..all * 2 {
         assert_eq!(rig.put(key, 1), STORED);
     }
-    let ticks = rig.shard.policy.ticks();
+    let ticks = rig.shard.parts.objects.order().ticks();
     assert!(ticks >= 1, "{ticks}");
     let at = rig.now;
     let due_after = |rig: &mut Rig, ticks_since: u64, record_bytes: u64| {
-        let kept = &mut rig.shard.checkpoints.as_mut().expect("a journal").kept_ages;
-        (kept.ticks, kept.at) = (ticks - ticks_since, at);
-        rig.shard.capacity.record_bytes = record_bytes;
-        rig.shard.next_checkpoint_at()
+        let checkpoints = rig.shard.checkpoints.as_mut().expect("a journal");
+        checkpoints.set_kept_ages(ticks - ticks_since, at);
+        rig.shard.parts.objects.set_record_bytes(record_bytes);
+        checkpoints.ages_due_at(&rig.shard.parts.objects)
     };
     assert_eq!(due_after(&mut rig, 0, 0), Time::NEVER);
     assert_eq!(due_after(&mut rig, 1, 0), at + Duration::from_secs(60));

@@ -221,20 +221,20 @@ fn without_room_to_take_it_back_a_put_is_recorded_when_its_data_are_written() {
     let key_bytes = Key::from(1u64).as_bytes().len();
     let [record, removal] = [1, 0].map(|checksums| record_bytes(key_bytes, checksums) as u64);
     let mut reserved = 0;
-    while rig.shard.log.has_room(record + removal) {
-        rig.shard.log.reserve(1);
+    while rig.shard.parts.log.has_room(record + removal) {
+        rig.shard.parts.log.reserve(1);
         reserved += 1;
     }
     let before = rig.blocks();
     rig.devices[0].medium().held = vec![Kind::Write];
     let tag = rig.submit(Time::NEVER, Action::Put(item(1, 4)));
     rig.still(3);
-    assert!(!rig.shard.log.journal().expect("one").has_unsealed(), "it is not recorded");
+    assert!(!rig.shard.parts.log.journal().expect("one").has_unsealed(), "it is not recorded");
     assert_eq!(rig.blocks(), before);
     rig.let_go();
     rig.turn(50);
     assert_eq!((rig.taken(tag), rig.blocks()), (vec![STORED], before + 1));
-    rig.shard.log.unreserve(reserved);
+    rig.shard.parts.log.unreserve(reserved);
 }
 
 #[test]

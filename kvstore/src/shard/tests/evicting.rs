@@ -10,16 +10,20 @@ use crate::media::record::record_bytes;
 use crate::model::key::Key;
 use crate::model::options::{Durability, Watermarks};
 use crate::model::place::UNIT_BYTES;
-use crate::shard::evicting::Evicted as Attempt;
+use crate::shard::room::Eviction as Attempt;
 use crate::shard::{Action, Evicted, Failure, Outcome, PutItem, PutOptions, ShardOptions};
 
 const DELETED: Result<Outcome, Failure> = Ok(Outcome::Deleted);
+
+fn what_else(rig: &Rig) -> Attempt {
+    rig.shard.parts.room.what_else(&rig.shard.parts.objects)
+}
 
 #[test]
 fn the_bytes_of_records_are_those_of_the_objects_that_are_there() {
     let mut rig = Rig::new(1, 64, options(Durability::Restart));
     let each = record_bytes(8, 1) as u64;
-    let bytes = |rig: &Rig| rig.shard.capacity.record_bytes;
+    let bytes = |rig: &Rig| rig.shard.parts.objects.record_bytes();
     assert_eq!((bytes(&rig), rig.put(1, 1)), (0, STORED));
     assert_eq!((bytes(&rig), rig.put(1, 1)), (each, STORED), "replaced");
     assert_eq!((bytes(&rig), rig.put(2, 1)), (each, STORED));
@@ -31,13 +35,13 @@ fn the_bytes_of_records_are_those_of_the_objects_that_are_there() {
     assert_eq!((bytes(&rig), rig.wait(Action::Delete(1u64.into()))), (2 * each, DELETED));
     assert_eq!((bytes(&rig), rig.put(9, rig.capacity())), (each, STORED));
     assert_eq!(bytes(&rig), record_bytes(8, 0) as u64 + 4 * sums(&rig, 9), "one was evicted");
-    assert_eq!((rig.shard.capacity.coming, rig.shard.capacity.coming_record_bytes), (0, 0));
+    assert_eq!((rig.shard.parts.room.coming(), rig.shard.parts.room.coming_record_bytes()), (0, 0));
     assert_eq!(rig.shard.stats().deletes, 2);
 }
 
 fn sums(rig: &Rig, key: u64) -> u64 {
-    let id = rig.shard.index.find(Key::from(key).as_bytes()).expect("it is there");
-    rig.shard.index.checksums(id).len() as u64
+    let id = rig.shard.parts.objects.index().find(Key::from(key).as_bytes()).expect("it is there");
+    rig.shard.parts.objects.index().checksums(id).len() as u64
 }
 
 #[test]
@@ -57,7 +61,7 @@ fn objects_that_go_for_space_are_counted_with_their_padding_and_for_their_tenant
     );
     let stats = rig.shard.stats();
     assert_eq!(stats.evictions.space, Evicted { objects: 2, bytes: all * UNIT_BYTES });
-    let tenants = rig.shard.tenant_stats();
+    let tenants = rig.shard.tenants().stats();
     let of =
         |at: usize| (tenants[at].puts, tenants[at].gets, tenants[at].hits, tenants[at].evictions);
     assert_eq!((of(0), of(1)), ((1, 0, 0, 0), (2, 1, 1, 2)));
@@ -122,19 +126,28 @@ fn with_nothing_to_evict_what_sinks_or_is_discarded_is_waited_for() {
     let options = ShardOptions { discard_after: at_once, ..options(Durability::Restart) };
     let mut rig = Rig::open(devices, options);
     let all = rig.capacity();
-    assert_eq!((rig.shard.what_else(), rig.put(1, all)), (Attempt::Nothing, STORED));
-    assert_eq!(rig.shard.what_else(), Attempt::Nothing);
+    assert_eq!((what_else(&rig), rig.put(1, all)), (Attempt::Nothing, STORED));
+    assert_eq!(what_else(&rig), Attempt::Nothing);
     rig.devices[0].medium().held = vec![Kind::Flush, Kind::Deallocate];
     assert_eq!(rig.wait(Action::Delete(1u64.into())), DELETED);
-    assert_eq!((rig.shard.spaces.sinking_units(), rig.shard.what_else()), (all, Attempt::Wait));
+    assert_eq!(
+        (rig.shard.parts.objects.spaces().sinking_units(), what_else(&rig)),
+        (all, Attempt::Wait)
+    );
     rig.devices[0].medium().held = vec![Kind::Deallocate];
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
     rig.turn(10);
-    assert_eq!((rig.shard.spaces.sinking_units(), rig.shard.what_else()), (0, Attempt::Wait));
-    assert!(rig.shard.spaces.discarding_units() > 0);
+    assert_eq!(
+        (rig.shard.parts.objects.spaces().sinking_units(), what_else(&rig)),
+        (0, Attempt::Wait)
+    );
+    assert!(rig.shard.parts.objects.spaces().discarding_units() > 0);
     rig.devices[0].medium().held.clear();
     rig.turn(10);
-    assert_eq!((rig.shard.spaces.discarding_units(), rig.shard.what_else()), (0, Attempt::Nothing));
+    assert_eq!(
+        (rig.shard.parts.objects.spaces().discarding_units(), what_else(&rig)),
+        (0, Attempt::Nothing)
+    );
 }
 
 #[test]
@@ -144,7 +157,8 @@ fn an_expiry_waits_for_room_in_the_journal() {
     assert_eq!(rig.wait(Action::Put(PutItem { options, ..item(1, 1) })), STORED);
     rig.fill_journal();
     rig.now = Time::ZERO + Duration::from_secs(2);
-    rig.shard.expire(rig.now);
+    let (objects, log) = (&mut rig.shard.parts.objects, &mut rig.shard.parts.log);
+    objects.expire(log, rig.now);
     assert_eq!(rig.shard.stats().expirations, 0);
     rig.turn(200);
     assert_eq!(rig.shard.stats().expirations, 1, "a checkpoint made room");

@@ -48,10 +48,10 @@ impl Rig {
 
     /// Fills the journal with blocks of one record each.
     pub(super) fn fill_journal(&mut self) {
-        while self.shard.log.has_room_for_small() {
+        while self.shard.parts.log.has_room_for_small() {
             let place = Place { device: 0, unit: 0 };
-            self.shard.log.append(self.now, &Record::Delete { key: b"gone", place });
-            self.shard.log.mark();
+            self.shard.parts.log.append(self.now, &Record::Delete { key: b"gone", place });
+            self.shard.parts.log.mark();
         }
     }
 

@@ -86,7 +86,7 @@ fn buried_space_is_worth_a_flush_above_a_sixty_fourth_of_the_capacity_or_if_it_i
     assert_eq!(rig.wait(Action::Delete(most.into())), DELETED);
     rig.turn(30);
     let after = rig.shard.stats().flushes;
-    assert!(after > before && rig.shard.spaces.buried_units() <= most);
+    assert!(after > before && rig.shard.parts.objects.spaces().buried_units() <= most);
     rig.turn(30);
     assert_eq!(rig.shard.stats().flushes, after, "little is buried again");
     let put = rig.submit(Time::NEVER, Action::Put(item(100, rig.capacity())));
@@ -181,7 +181,7 @@ fn a_commit_fails_with_a_device_that_has_not_flushed_and_a_delete_does_not() {
     let delete = rig.submit(Time::NEVER, Action::Delete(9u64.into()));
     let commit = rig.submit(Time::NEVER, Action::Commit);
     rig.turn(10);
-    assert!(rig.shard.lanes[1].is_dirty);
+    assert!(rig.shard.parts.lanes[1].is_dirty);
     rig.devices[1].medium().is_dead = true;
     rig.turn(3);
     let answers = rig.taken(commit);

@@ -79,7 +79,7 @@ fn a_layer_has_its_tensors_and_a_block_no_more_layers_than_its_layout() {
     for slots in [1, 2] {
         let mut rig = large();
         let id = layout(&mut rig, DEEP, slots);
-        assert_eq!(rig.shard.layout_of(id).expect("it").order(), Order::LayerMajor { slots });
+        assert_eq!(rig.shard.layouts().get(id).expect("it").order(), Order::LayerMajor { slots });
         for key in 1..4u8 {
             let (data, options) = (tensors(key, 0..2 * LAYERS as u8), of_layout(id));
             let bytes = BLOCK_UNITS * UNIT_BYTES;

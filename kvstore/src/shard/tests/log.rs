@@ -1,5 +1,6 @@
 //! The journal's room, clock and events, step by step and without a device.
 
+use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
 use adit_driver::Time;
@@ -12,9 +13,11 @@ use crate::model::key::Key;
 use crate::model::object::{LayoutId, Object, TenantId, Version};
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES};
-use crate::shard::batch::{NewObject, Sums};
-use crate::shard::log::{Due, Event, Log};
-use crate::shard::request::{Condition, Done, Outcome};
+use crate::shard::change::NewObject;
+use crate::shard::effects::due::{Due, DueEvents, Event};
+use crate::shard::log::Log;
+use crate::shard::memory::Sums;
+use crate::shard::{Condition, Done, Outcome};
 
 const SEAL_MS: u64 = 10;
 const FLUSH_MS: u64 = 1000;
@@ -25,25 +28,46 @@ fn at(ms: u64) -> Time {
     Time::ZERO + Duration::from_millis(ms)
 }
 
-fn log_of(durability: Durability, blocks: u64) -> Log<u64> {
+/// A log, and the events that wait for it.
+struct Events {
+    log: Log,
+    due: DueEvents<u64>,
+}
+
+impl Deref for Events {
+    type Target = Log;
+
+    fn deref(&self) -> &Log {
+        &self.log
+    }
+}
+
+impl DerefMut for Events {
+    fn deref_mut(&mut self) -> &mut Log {
+        &mut self.log
+    }
+}
+
+fn log_of(durability: Durability, blocks: u64) -> Events {
     let lineage = Lineage { store: [7; 16], epoch: 2, shard: 1 };
     let journal = Journal::new(0..blocks, lineage.epoch, 1, Mark::start(&lineage), FIRST_SEQUENCE);
     let intervals = (Duration::from_millis(SEAL_MS), Duration::from_millis(FLUSH_MS));
-    Log::new(Some(journal), durability, intervals, at(0))
+    Events { log: Log::new(Some(journal), durability, intervals, at(0)), due: DueEvents::default() }
 }
 
 /// Returns the log of a `restart` store with a ring of 16 blocks.
-fn log() -> Log<u64> {
+fn log() -> Events {
     log_of(Durability::Restart, 16)
 }
 
-fn volatile() -> Log<u64> {
+fn volatile() -> Events {
     let intervals = (Duration::from_millis(SEAL_MS), Duration::from_millis(FLUSH_MS));
-    Log::new(None, Durability::Volatile, intervals, at(0))
+    let log = Log::new(None, Durability::Volatile, intervals, at(0));
+    Events { log, due: DueEvents::default() }
 }
 
 /// Steps that need no device.
-impl Log<u64> {
+impl Events {
     fn append_at(&mut self, ms: u64) -> u64 {
         let place = Place { device: 0, unit: 1 };
         self.append(at(ms), &Record::Delete { key: &[9; 500], place })
@@ -73,19 +97,47 @@ impl Log<u64> {
         self.flushed(number);
     }
 
+    fn wait(&mut self, sequence: u64, event: Event<u64>) {
+        self.due.wait(sequence, event);
+    }
+
+    fn next_due(&mut self) -> Option<Due<u64>> {
+        self.due.next(self.log.durable_end())
+    }
+
+    fn is_awaited(&self) -> bool {
+        self.due.first().is_some_and(|first| first < self.ready_end())
+    }
+
+    fn has_settled(&self, sequence: u64) -> bool {
+        self.has_data_before(sequence) && self.due.first().is_none_or(|first| first >= sequence)
+    }
+
+    fn seal(&mut self, now: Time, is_pressed: bool, has_answered: bool) {
+        let is_awaited = self.due.first().is_some() && !has_answered;
+        self.log.seal(now, is_pressed, is_awaited);
+    }
+
+    fn next_due_at(&self) -> Time {
+        self.log.next_due_at(self.due.first())
+    }
+
+    fn is_idle(&self) -> bool {
+        self.log.is_idle() && self.due.first().is_none()
+    }
+
+    /// Returns the numbers of the last flush that began and of the last that ended.
+    fn flush_numbers(&self) -> (u64, u64) {
+        (self.flush_begun(), self.flush_ended())
+    }
+
     fn free_blocks(&self) -> u64 {
         self.journal().expect("a journal").free_blocks()
     }
 }
 
 fn done(reply: u64) -> Done<u64> {
-    Done {
-        reply,
-        result: Ok(Outcome::Stored),
-        memory: AnyBuffer::None,
-        version: None,
-        unverified: None,
-    }
+    Done::new(reply, Ok(Outcome::Stored), AnyBuffer::None)
 }
 
 fn put(key: &[u8], answer: Option<u64>) -> Event<u64> {
@@ -216,7 +268,7 @@ fn a_block_is_sealed_when_its_first_record_is_old() {
 fn a_block_that_is_wanted_is_sealed_once_nothing_before_it_is_on_its_way() {
     for is_pressed in [true, false] {
         let mut log = log();
-        let wait = |log: &mut Log<u64>| {
+        let wait = |log: &mut Events| {
             let sequence = log.append_at(1);
             if !is_pressed {
                 log.wait(sequence, Event::Answer(done(1)));
@@ -441,7 +493,7 @@ fn answers_in_vain_are_taken_and_their_puts_wait_on_in_order() {
         Event::Answer(answer) => answer.reply == 2,
     };
     let mut taken = Vec::new();
-    log.take_answers(is_in_vain, |done| taken.push(done.reply));
+    log.due.take_answers(is_in_vain, |done| taken.push(done.reply));
     assert_eq!(taken, [1, 2]);
     log.mark().expect("there is room");
     log.write_all();
@@ -475,7 +527,8 @@ fn a_log_is_idle_when_nothing_is_open_sealed_in_flight_or_waiting() {
     assert!(!log.is_idle(), "a flush is in progress");
     log.flushed(flush);
     assert!(log.is_idle());
-    log.wait(log.newest(), Event::Answer(done(1)));
+    let newest = log.newest();
+    log.wait(newest, Event::Answer(done(1)));
     assert!(!log.is_idle(), "an event waits");
     let mut volatile = volatile();
     volatile.wait(0, Event::Answer(done(1)));

@@ -57,6 +57,22 @@ const UNITS: u64 = 256;
 /// Turns after which an answer is overdue for good.
 const TURNS_MAX: u32 = 3000;
 
+/// Returns the units in use, with buried ones.
+fn used_units(shard: &Shard<TestQueue>) -> u64 {
+    let spaces = shard.parts.objects.spaces();
+    spaces.live_units() + spaces.buried_units()
+}
+
+/// Returns when the clock requires a checkpoint.
+fn next_checkpoint_at(shard: &Shard<TestQueue>) -> Time {
+    let checkpoints = shard.checkpoints.as_ref();
+    checkpoints.map_or(Time::NEVER, |checkpoints| checkpoints.ages_due_at(&shard.parts.objects))
+}
+
+fn is_checkpointing(shard: &Shard<TestQueue>) -> bool {
+    shard.checkpoints.as_ref().is_some_and(|checkpoints| !checkpoints.is_idle())
+}
+
 /// A shard and its clock.
 struct Rig {
     devices: Vec<TestDevice>,
@@ -300,7 +316,7 @@ fn a_batch_has_entries_also_for_keys_of_its_own_that_went_for_it() {
     let devices = vec![TestDevice::new("memory:0", 4 * UNITS)];
     format(&devices, &form(64));
     let mut rig = Rig::open(devices, options(Durability::Restart));
-    let most = u64::from(rig.shard.capacity.objects_max);
+    let most = u64::from(rig.shard.parts.room.objects_max());
     for key in 0..most {
         assert_eq!(rig.put(key, 1), STORED);
     }
@@ -422,8 +438,8 @@ fn what_a_device_did_not_flush_is_not_said_to_be_durable() {
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
 }
 
-/// A write in flight when its device can no longer flush still ends well, and would be answered with the next flush of the
-/// journal's device.
+/// A write in flight when its device can no longer flush still ends well, and would be answered with the next flush of
+/// the journal's device.
 #[test]
 fn what_ends_after_its_device_failed_is_not_said_to_be_durable() {
     for replaces in [false, true] {
@@ -433,7 +449,7 @@ fn what_ends_after_its_device_failed_is_not_said_to_be_durable() {
         rig.devices[1].medium().held = vec![Kind::Write];
         let tag = rig.submit(Time::NEVER, Action::Put(item(if replaces { 1 } else { 2 }, 2)));
         rig.turn(5);
-        rig.shard.lanes[1].fail("it cannot flush");
+        rig.shard.parts.lanes[1].fail("it cannot flush");
         rig.turn(2);
         rig.devices[1].medium().held.clear();
         rig.turn(50);
@@ -453,7 +469,7 @@ fn a_journal_that_cannot_be_written_is_told_with_what_the_device_said() {
     rig.turn(50);
     assert!(device_failed(0, &rig.taken(tag)[0]));
     let said = Status::WRITE_FAULT.with_dnr(true).to_string();
-    let why = rig.shard.lanes[0].failure().expect("it is out of service");
+    let why = rig.shard.parts.lanes[0].failure().expect("it is out of service");
     assert!(why.starts_with("its journal cannot be written: ") && why.contains(&said), "{why}");
 }
 
@@ -524,10 +540,10 @@ fn a_checkpoint_is_begun_anew_and_a_device_that_never_takes_one_is_out_of_servic
     rig.devices[0].medium().failing_at = Some(slots[0].start..slots[1].end);
     rig.devices[0].medium().failing = vec![(Kind::Write, 2)];
     fill(&mut rig);
-    assert!(rig.shard.stats().checkpoints > 1 && rig.shard.lanes[0].failure().is_none());
+    assert!(rig.shard.stats().checkpoints > 1 && rig.shard.parts.lanes[0].failure().is_none());
     rig.devices[0].medium().failing = vec![(Kind::Write, 99)];
     fill(&mut rig);
-    assert_eq!(rig.shard.lanes[0].failure(), Some("its checkpoints cannot be written"));
+    assert_eq!(rig.shard.parts.lanes[0].failure(), Some("its checkpoints cannot be written"));
     assert!(device_failed(0, &rig.put(1, 1)));
 }
 
@@ -549,7 +565,7 @@ fn kv_blocks_of_a_checkpoint_and_of_the_journal_behind_it_are_not_in_each_others
         }
     }
     // Both in the journal behind the checkpoint's begin, and in its body.
-    rig.shard.checkpoints.as_mut().expect("a journal").is_wanted = true;
+    rig.shard.parts.log.request_checkpoint();
     rig.turn(1);
     for key in 0..6 {
         let block = blocks(key..key + 1).pop().expect("one");
@@ -602,7 +618,7 @@ fn room_that_a_device_is_told_to_forget_is_waited_for_and_nothing_goes_for_it() 
     assert_eq!(rig.wait(Action::Delete(1u64.into())), Ok(Outcome::Deleted));
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
     rig.turn(300);
-    assert!(rig.shard.spaces.discarding_units() > 0);
+    assert!(rig.shard.parts.objects.spaces().discarding_units() > 0);
     let put = rig.submit(Time::NEVER, Action::Put(item(3, all - 1)));
     rig.turn(20);
     assert_eq!(rig.taken(put), vec![]);
@@ -667,9 +683,10 @@ fn neighbours_of_different_lengths_lie_beside_each_other() {
     follows.options.after = Some(1u64.into());
     assert_eq!(rig.wait(Action::Put(follows)), STORED);
     let place = |rig: &Rig, key: u64| {
-        let id = rig.shard.index.find(Key::from(key).as_bytes()).expect("it is there");
-        rig.shard.index.object(id).place.unit
+        let id =
+            rig.shard.parts.objects.index().find(Key::from(key).as_bytes()).expect("it is there");
+        rig.shard.parts.objects.index().object(id).place.unit
     };
     assert_eq!(place(&rig, 3), place(&rig, 1) + 3);
-    assert_eq!(rig.shard.layout_of(LayoutId::PLAIN), None);
+    assert_eq!(rig.shard.layouts().get(LayoutId::PLAIN), None);
 }

@@ -48,13 +48,13 @@ pub(super) fn block(key: &'static str, layout: LayoutId, base: u64, slot: u64) -
 impl Rig {
     /// Returns the shard's units on the first device.
     pub(super) fn share(&self) -> Range<u64> {
-        self.shard.spaces.range_from(0, 0).expect("it has a share")
+        self.shard.parts.objects.spaces().on(0).range_from(0).expect("it has a share")
     }
 
     /// Returns the units of a slab of four blocks of [`SHAPE`], and defines their layout.
     pub(super) fn slab(&mut self) -> (LayoutId, u64) {
         let id = layout(self, SHAPE, 4);
-        let slab = self.shard.layout_of(id).and_then(Layout::slab).expect("it has slabs");
+        let slab = self.shard.layouts().get(id).and_then(Layout::slab).expect("it has slabs");
         assert_eq!(slab.units(), 8);
         (id, slab.units())
     }
@@ -62,10 +62,10 @@ impl Rig {
     /// Writes records to the journal, whatever the shard holds, and makes them durable. Returns the last block.
     pub(super) fn record<'a>(&mut self, records: impl IntoIterator<Item = Record<'a>>) -> u64 {
         for record in records {
-            self.shard.log.append(self.now, &record);
+            self.shard.parts.log.append(self.now, &record);
         }
         assert_eq!(self.wait(Action::Commit), Ok(Outcome::Committed));
-        self.shard.log.newest()
+        self.shard.parts.log.newest()
     }
 
     pub(super) fn record_puts(&mut self, puts: &[Put<'_>]) {
@@ -74,7 +74,7 @@ impl Rig {
 
     /// Returns whether the index has this key.
     pub(super) fn holds(&self, key: &str) -> bool {
-        self.shard.index.find(key.as_bytes()).is_some()
+        self.shard.parts.objects.index().find(key.as_bytes()).is_some()
     }
 
     /// Opens the shard again. Returns how many objects were dropped and how many are there.
@@ -171,7 +171,7 @@ fn tenants_have_their_numbers_in_order_and_one_each() {
     rig.record([owned("first", 1, start), owned("second", 2, start + 1)]);
     let (rig, found) = rig.reopen();
     assert_eq!((found, rig.holds("first")), ((1, 1), true));
-    assert_eq!(rig.shard.tenant_stats().len(), 2, "the default one and a");
+    assert_eq!(rig.shard.tenants().stats().len(), 2, "the default one and a");
 }
 
 #[test]
@@ -195,7 +195,7 @@ fn nothing_stays_of_checkpoints_that_are_damaged_behind_their_first_block() {
     let recovered = rig.recovery.recovered.as_ref().expect("it has a journal");
     assert!(recovered.checkpoint.is_none() && !recovered.passed_over.is_empty());
     assert_eq!((rig.recovery.objects, rig.shard.stats().objects), (0, 0));
-    assert_eq!(rig.shard.layout_of(id), None);
+    assert_eq!(rig.shard.layouts().get(id), None);
 }
 
 /// Makes both copies of a superblock those of format 2, which differs in its number and in what records may have.

@@ -171,10 +171,10 @@ fn a_flush_comes_before_much_is_replaced() {
         assert_eq!(rig.put(1, 1), STORED);
         rig.turn(20);
         let before = rig.shard.stats().flushes;
-        (0..count - 1).for_each(|_| rig.shard.log.note_replaced(bytes));
+        (0..count - 1).for_each(|_| rig.shard.parts.log.note_replaced(bytes));
         rig.turn(20);
         assert_eq!(rig.shard.stats().flushes, before, "{count} objects of {bytes} bytes");
-        rig.shard.log.note_replaced(bytes);
+        rig.shard.parts.log.note_replaced(bytes);
         assert_eq!(rig.put(2, 1), STORED);
         rig.turn(20);
         assert_eq!(rig.shard.stats().flushes, before + 1, "{count} objects of {bytes} bytes");

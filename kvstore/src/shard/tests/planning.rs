@@ -11,8 +11,8 @@ use crate::model::object::piece_bytes;
 use crate::model::options::Durability;
 use crate::model::place::{UNIT_BYTES, units};
 use crate::model::plan::Plan;
-use crate::shard::planning::{Certainty, Check, Planned, PlannedItem, Verification, Verifier};
 use crate::shard::{Action, Part, PutItem};
+use crate::shard::{Certainty, Check, Planned, PlannedItem, Verification, Verifier};
 
 /// An object of three pieces, of which the last is not whole units.
 const BYTES: u64 = 2 * piece_bytes(1) + 5000;
@@ -84,7 +84,7 @@ fn bytes_are_verified_by_a_device_that_protects_them_and_corrupt_by_its_status()
         [(None, Verification::Unverified), (Some(Protection::Type1), protected)]
     {
         let mut rig = rig();
-        rig.shard.lanes[0].info.protection = protection;
+        rig.shard.parts.lanes[0].info.protection = protection;
         let planned = plan_of(&mut rig, &[(1, Part::All)]);
         let item = planned.items[0].as_ref().expect("it is there");
         assert_eq!(item.verification(), verification);

@@ -88,7 +88,7 @@ fn a_get_is_told_the_length_of_an_object_and_of_a_block_with_its_padding() {
     for key in 1..4 {
         let (reply, deadline) = (key, Time::NEVER);
         let request = Request { reply, deadline, action: get(key, 2) };
-        let request = Arriving::one(Hashed::new(rig.shard.index.hasher(), request));
+        let request = Arriving::one(Hashed::new(rig.shard.parts.objects.index().hasher(), request));
         rig.shard.accept(rig.now, request, |_, each, resident| {
             assert!(resident.is_none(), "nothing is in memory");
             found.push(each);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
-use super::{Rig, STORED, UNITS, form, format, options};
+use super::{Rig, STORED, UNITS, form, format, is_checkpointing, next_checkpoint_at, options};
 use crate::model::key::Key;
 use crate::model::object::ObjectId;
 use crate::model::options::{Durability, PolicyKind};
@@ -19,12 +19,12 @@ const HOT_STEP: usize = 8;
 const COMMITTED: Result<Outcome, crate::shard::Failure> = Ok(Outcome::Committed);
 
 fn id(rig: &Rig, key: u64) -> Option<ObjectId> {
-    rig.shard.index.find(Key::from(key).as_bytes())
+    rig.shard.parts.objects.index().find(Key::from(key).as_bytes())
 }
 
 /// Returns how long ago an object was used.
 fn age(rig: &Rig, key: u64) -> Option<u8> {
-    Some(rig.shard.policy.age(id(rig, key)?))
+    Some(rig.shard.parts.objects.order().age(id(rig, key)?))
 }
 
 fn there(rig: &Rig, keys: u64) -> Vec<u64> {
@@ -92,7 +92,7 @@ fn a_checkpoint_of_the_ages_lets_hot_objects_outlive_cold_ones_after_a_power_cut
         let hot: Vec<u64> = keys.iter().copied().step_by(HOT_STEP).collect();
         use_all(&mut rig, &hot, 32);
         use_all(&mut rig, &hot, 32);
-        let due = rig.shard.next_checkpoint_at();
+        let due = next_checkpoint_at(&rig.shard);
         assert!(due > rig.now && due != Time::NEVER, "ages moved");
         let turn = rig.shard.poll(rig.now, &mut |_| ());
         assert!(turn.next <= due, "the thread wakes up for it");
@@ -186,9 +186,9 @@ fn a_last_checkpoint_that_takes_long_is_abandoned() {
         rig.devices[0].medium().held = vec![held];
         rig.shard.keep_ages(rig.now, Duration::from_millis(250));
         rig.turn(249);
-        assert!(rig.shard.is_checkpointing(), "in time");
+        assert!(is_checkpointing(&rig.shard), "in time");
         rig.turn(2);
-        assert!(!rig.shard.is_checkpointing());
+        assert!(!is_checkpointing(&rig.shard));
         rig.devices[0].medium().held.clear();
         rig.turn(5);
         assert!(rig.shard.is_idle(), "only what was in flight ends");
@@ -211,7 +211,7 @@ fn checkpoints_of_the_ages_write_a_bounded_part_of_the_capacity_in_a_day() {
             pass(&mut rig, MINUTE);
         }
         let taken = checkpoints(&rig) - before;
-        let bytes = taken * rig.shard.capacity.record_bytes;
+        let bytes = taken * rig.shard.parts.objects.record_bytes();
         assert!((1..=most).contains(&taken), "{taken} for objects of {units} units");
         let capacity_bytes = rig.capacity() * UNIT_BYTES;
         assert!(bytes <= capacity_bytes / 10 + bytes / taken, "{bytes} of {capacity_bytes}");

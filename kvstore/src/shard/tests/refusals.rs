@@ -21,13 +21,13 @@ fn sized(bytes: u64, units: u64) -> Action {
 }
 
 fn tenant_used(rig: &Rig) -> u64 {
-    rig.shard.tenant_stats().iter().map(|tenant| tenant.used_bytes).sum()
+    rig.shard.tenants().stats().iter().map(|tenant| tenant.used_bytes).sum()
 }
 
 #[test]
 fn an_object_that_no_device_can_hold_is_too_large() {
     let mut rig = Rig::new(1, 64, options(Durability::Restart));
-    let most = rig.shard.spaces.extent_units_max();
+    let most = rig.shard.parts.objects.spaces().extent_units_max();
     let (needs, has) = ((most + 1) * UNIT_BYTES, most * UNIT_BYTES);
     assert_eq!(rig.put(1, most + 1), Err(Failure::TooLarge { needs, has }));
     let options = PutOptions::default();
@@ -73,18 +73,18 @@ fn memory_has_all_units_of_an_object_and_may_have_more() {
 fn an_object_goes_to_a_device_whose_queue_can_use_its_memory() {
     let mut rig = Rig::new(3, 64, options(Durability::Restart));
     let device = |rig: &Rig, key: u64| rig.shard.info(rig.now, &key.into()).map(|info| info.device);
-    rig.shard.lanes[0].info.accepts = Box::new(|_| false);
-    rig.shard.lanes[2].info.accepts = Box::new(|_| false);
+    rig.shard.parts.lanes[0].info.accepts = Box::new(|_| false);
+    rig.shard.parts.lanes[2].info.accepts = Box::new(|_| false);
     for key in 0..4 {
         assert_eq!(rig.put(key, 1), STORED);
         assert_eq!(device(&rig, key), Some(1));
     }
-    rig.shard.lanes[2].info.accepts = Box::new(|_| true);
+    rig.shard.parts.lanes[2].info.accepts = Box::new(|_| true);
     assert!((4..8).all(|key| rig.put(key, 1) == STORED));
     assert_eq!((4..8).filter(|key| device(&rig, *key) == Some(2)).count(), 2);
     assert!((4..8).all(|key| device(&rig, key) != Some(0)));
-    for lane in &mut rig.shard.lanes {
-        lane.info.accepts = Box::new(|_| false);
+    for device in 0..3 {
+        rig.shard.parts.lanes[device].info.accepts = Box::new(|_| false);
     }
     assert_eq!(rig.put(9, 1), Err(Failure::Foreign { device: 0 }));
 }
@@ -96,9 +96,9 @@ fn an_object_is_too_large_for_the_devices_that_can_use_its_memory() {
         (0u64..3).map(|at| TestDevice::new(&name(at), (3 - at) * UNITS)).collect();
     format(&devices, &form(64));
     let mut rig = Rig::open(devices, options(Durability::Restart));
-    let most = [0, 1, 2].map(|device| rig.shard.spaces.extent_units_on(device));
+    let most = [0, 1, 2].map(|device| rig.shard.parts.objects.spaces().extent_units_on(device));
     assert!(most[2] < most[1] && most[1] < most[0], "{most:?}");
-    rig.shard.lanes[0].info.accepts = Box::new(|_| false);
+    rig.shard.parts.lanes[0].info.accepts = Box::new(|_| false);
     let (needs, has) = ((most[1] + 1) * UNIT_BYTES, most[1] * UNIT_BYTES);
     assert_eq!(rig.put(1, most[1] + 1), Err(Failure::TooLarge { needs, has }));
     assert_eq!(rig.put(1, most[1]), STORED);
@@ -151,8 +151,8 @@ fn what_is_behind_the_end_of_an_object_is_written_as_zeroes_and_nothing_else_is(
     let end = 2 * UNIT_BYTES as usize;
     assert!(given[5000..end].iter().all(|byte| *byte == 0), "zeroed up to its last unit's end");
     assert!(given[end..].iter().all(|byte| *byte == 0xee), "the rest is not the object's");
-    let id = rig.shard.index.find(Key::from(1u64).as_bytes()).expect("it is there");
-    let start = (rig.shard.index.object(id).place.unit * UNIT_BYTES) as usize;
+    let id = rig.shard.parts.objects.index().find(Key::from(1u64).as_bytes()).expect("it is there");
+    let start = (rig.shard.parts.objects.index().object(id).place.unit * UNIT_BYTES) as usize;
     let medium = rig.devices[0].medium();
     assert!(medium.bytes[start..start + 5000].iter().all(|byte| *byte == 0xee));
     assert!(medium.bytes[start + 5000..start + end].iter().all(|byte| *byte == 0));

@@ -22,12 +22,12 @@ struct Reader {
 
 impl Reader {
     fn new(rig: &Rig) -> Reader {
-        Reader { from: rig.shard.options.removals.read(b"", None, 1).next }
+        Reader { from: rig.shard.parts.objects.removals().read(b"", None, 1).next }
     }
 
     /// Returns the keys that went since the last call.
     fn read(&mut self, rig: &Rig) -> Vec<u64> {
-        let read = rig.shard.options.removals.read(b"", Some(self.from), usize::MAX);
+        let read = rig.shard.parts.objects.removals().read(b"", Some(self.from), usize::MAX);
         let Removed { keys, next, missed_some } = read;
         assert!(!missed_some);
         self.from = next;
@@ -40,7 +40,9 @@ fn number(key: &Key) -> u64 {
 }
 
 fn there(rig: &Rig) -> BTreeSet<u64> {
-    (0..KEYS).filter(|key| rig.shard.index.find(Key::from(*key).as_bytes()).is_some()).collect()
+    (0..KEYS)
+        .filter(|key| rig.shard.parts.objects.index().find(Key::from(*key).as_bytes()).is_some())
+        .collect()
 }
 
 fn few(policy: PolicyKind) -> ShardOptions {
@@ -77,8 +79,9 @@ fn told_of_a_run(mut state: u64, policy: PolicyKind) -> u64 {
                 drop(rig.wait(Action::DeleteWhere(first)));
             }
             16 if before.contains(&key) => {
-                let id = rig.shard.index.find(Key::from(key).as_bytes()).expect("there");
-                let place = rig.shard.index.object(id).place;
+                let id =
+                    rig.shard.parts.objects.index().find(Key::from(key).as_bytes()).expect("there");
+                let place = rig.shard.parts.objects.index().object(id).place;
                 let at = (place.unit * UNIT_BYTES) as usize;
                 rig.devices[0].medium().bytes[at] ^= 1;
                 assert_eq!(rig.get(key, 4), Ok(Outcome::Miss), "it is damaged");
@@ -120,9 +123,9 @@ fn a_device_that_fails_is_told_as_removals_that_were_missed() {
     let mut reader = Reader::new(&rig);
     assert_eq!(rig.put(1, 1), STORED);
     assert_eq!(reader.read(&rig), Vec::<u64>::new());
-    rig.shard.lanes[1].fail("a test");
+    rig.shard.parts.lanes[1].fail("a test");
     rig.turn(1);
-    let removals = rig.shard.options.removals.clone();
+    let removals = rig.shard.parts.objects.removals().clone();
     let read = removals.read(b"", Some(reader.from), 9);
     assert!(read.missed_some && read.keys.is_empty());
     assert!(!removals.read(b"", Some(read.next), 9).missed_some);

@@ -104,8 +104,8 @@ impl Rig {
         let byte = read[0];
         assert!(read.iter().all(|other| *other == byte), "object {key} is of one version");
         let info = self.shard.info(self.now, &key.into()).expect("it is there");
-        let tenant = self.shard.tenant_name(info.tenant).expect("it has one").to_owned();
-        Some((byte, tenant, self.shard.layout_of(info.layout).copied()))
+        let tenant = self.shard.tenants().name(info.tenant).expect("it has one").to_owned();
+        Some((byte, tenant, self.shard.layouts().get(info.layout).copied()))
     }
 }
 
@@ -116,11 +116,11 @@ fn a_number_is_given_to_another_once_nothing_needs_it() {
         .map(|number| {
             let (tenant, layout) = (rig.tenant(number), rig.layout(number));
             assert_eq!(tenant, Ok(TenantId(number as u8 + 1)));
-            rig.shard.hold_layout(layout.expect("room"));
-            rig.shard.hold_tenant(tenant.expect("room"))
+            rig.shard.layouts().hold(layout.expect("room"));
+            rig.shard.tenants().hold(tenant.expect("room"))
         })
         .collect();
-    let (kept, full) = (rig.shard.hold_layout(LayoutId(1)), |refused: Failure| {
+    let (kept, full) = (rig.shard.layouts().hold(LayoutId(1)), |refused: Failure| {
         assert!(refused.to_string().contains("at most 255"), "{refused}");
     });
     full(rig.tenant(300).expect_err("all are held"));
@@ -137,7 +137,7 @@ fn a_number_is_given_to_another_once_nothing_needs_it() {
     assert_eq!(rig.tenant(301), Ok(TenantId(1)), "it is there");
     rig.delete(1);
     // Its space waits for the journal, and needs the layout until then.
-    let held = [rig.shard.hold_tenant(TenantId(1)), rig.shard.hold_layout(LayoutId(1))];
+    let held = [rig.shard.tenants().hold(TenantId(1)), rig.shard.layouts().hold(LayoutId(1))];
     assert_eq!(rig.tenant(302), Ok(TenantId(2)));
     rig.wait(Action::Commit).expect("durable");
     rig.turn(20);
@@ -178,8 +178,8 @@ fn an_old_object_that_comes_back_is_not_the_new_ones() {
         let mut holds = Vec::new();
         for number in 0..NUMBERS {
             let (tenant, layout) = (rig.tenant(number), rig.layout(number));
-            holds.push(rig.shard.hold_tenant(tenant.expect("room")));
-            holds.push(rig.shard.hold_layout(layout.expect("room")));
+            holds.push(rig.shard.tenants().hold(tenant.expect("room")));
+            holds.push(rig.shard.layouts().hold(layout.expect("room")));
         }
         let id = 9;
         let (tenant, layout) = if is_tenant { (id, 0) } else { (0, id) };
@@ -302,7 +302,7 @@ impl World {
             }
             Step::Commit => drop(self.rig.wait(Action::Commit).expect("durable")),
             Step::Checkpoint => {
-                self.rig.shard.checkpoints.as_mut().expect("a journal").is_wanted = true;
+                self.rig.shard.parts.log.request_checkpoint();
                 self.rig.turn(1);
             }
             Step::Restart => {
@@ -318,8 +318,9 @@ impl World {
     }
 
     fn put(&mut self, key: u64, tenant: u64, layout: Option<u64>) {
-        let before = self.rig.shard.tenant_name(TenantId(u8::MAX)).map(str::to_owned);
-        let names: Vec<_> = self.rig.shard.tenant_stats().into_iter().map(|it| it.name).collect();
+        let before = self.rig.shard.tenants().name(TenantId(u8::MAX)).map(str::to_owned);
+        let names: Vec<_> =
+            self.rig.shard.tenants().stats().into_iter().map(|it| it.name).collect();
         let id = self.rig.tenant(tenant).expect("some have nothing");
         self.replaced += u64::from(names.iter().all(|known| **known != name(tenant)));
         assert!(before.is_some(), "all numbers are taken");
@@ -360,8 +361,8 @@ impl World {
     }
 }
 
-/// A put whose data a power cut took had the newest version; its record stays in the journal, and a later opening does not
-/// look at its data.
+/// A put whose data a power cut took had the newest version; its record stays in the journal, and a later opening does
+/// not look at its data.
 #[test]
 fn an_object_is_younger_than_those_whose_data_a_power_cut_took() {
     let put = |key, tenant, layout| Step::Put { key, tenant, layout };

@@ -9,7 +9,7 @@ use adit_driver::runtime::Alarm;
 use adit_driver::{Device, DeviceOptions};
 
 use super::device::memory;
-use super::{Rig, SHAPE, STORED, UNITS, form, item, options};
+use super::{Rig, SHAPE, STORED, UNITS, form, item, options, used_units};
 use crate::media::format;
 use crate::model::layout::{BlockShape, Layout, Order};
 use crate::model::object::LayoutId;
@@ -39,18 +39,14 @@ fn sizes_are_those_of_the_objects_and_tables() {
     assert_eq!(rig.wait(Action::Delete(2u64.into())), Ok(Outcome::Deleted));
     let stats = rig.shard.stats();
     assert_eq!((stats.objects, stats.leased, stats.capacity_units), (2, 2, all));
-    assert_eq!(
-        (stats.used_units, rig.shard.spaces.used_units()),
-        (9, 12),
-        "three are not free yet"
-    );
+    assert_eq!((stats.used_units, used_units(&rig.shard)), (9, 12), "three are not free yet");
     assert_eq!((stats.free_runs, stats.largest_free_units), (1, all - 12));
     let tables = [
-        rig.shard.index.memory_bytes(),
-        rig.shard.policy.memory_bytes(),
-        rig.shard.own.memory_bytes(),
-        rig.shard.regions.memory_bytes(),
-        rig.shard.tier.memory_bytes(),
+        rig.shard.parts.objects.index().memory_bytes(),
+        rig.shard.parts.objects.order().memory_bytes(),
+        rig.shard.parts.objects.own_memory_bytes(),
+        rig.shard.parts.objects.regions().memory_bytes(),
+        rig.shard.parts.objects.tier().memory_bytes(),
     ];
     assert!(tables.iter().all(|bytes| *bytes > 0), "{tables:?}");
     assert_eq!(stats.memory_bytes, tables.iter().sum::<usize>() as u64);
@@ -64,7 +60,7 @@ fn sizes_are_those_of_the_objects_and_tables() {
 fn each_device_has_its_figures() {
     let mut rig = Rig::new(2, 64, options(Durability::Volatile));
     let written = |rig: &Rig| -> Vec<u64> {
-        rig.shard.devices().map(|figures| figures.written_bytes).collect()
+        rig.shard.lanes().figures().map(|figures| figures.written_bytes).collect()
     };
     let before = written(&rig);
     for (key, units) in [(1, 3), (2, 5)] {
@@ -116,7 +112,7 @@ fn a_layout_is_defined_where_the_journal_takes_its_record() {
 #[test]
 fn memory_is_registered_with_each_queue_that_can_use_it() {
     let mut rig = Rig::new(2, 64, options(Durability::Restart));
-    rig.shard.lanes[1].info.accepts = Box::new(|memory| memory.len() < 8192);
+    rig.shard.parts.lanes[1].info.accepts = Box::new(|memory| memory.len() < 8192);
     [4096, 8192].into_iter().for_each(|bytes| rig.shard.register(&memory(bytes)));
     let registered: Vec<_> =
         rig.devices.iter().map(|device| device.medium().registered.clone()).collect();
@@ -172,10 +168,10 @@ fn a_shard_wakes_its_thread_if_all_of_its_queues_do() {
     let options = options(Durability::Restart);
     let (mut shard, _) = Shard::<_, u64>::open(0, lanes, &set, options, clock).expect("opens");
     std::fs::remove_file(&path).expect("it was made");
-    assert!(!shard.notifies());
+    assert!(!shard.lanes().notifies());
     let alarm = Alarm::new().expect("an alarm");
     shard.notify(alarm.as_fd()).expect("a queue takes an event");
-    assert!(shard.notifies(), "this path raises an event with each completion");
-    shard.lanes[0].notifies = false;
-    assert!(!shard.notifies());
+    assert!(shard.lanes().notifies(), "this path raises an event with each completion");
+    shard.parts.lanes[0].notifies = false;
+    assert!(!shard.lanes().notifies());
 }

@@ -6,7 +6,7 @@ use super::device::{Kind, TestDevice};
 use super::{Rig, SHAPE, STORED, UNITS, form, format, item, layout, options};
 use crate::media::format::FormatOptions;
 use crate::model::options::Durability;
-use crate::shard::evicting::EVICTIONS_PER_TURN;
+use crate::shard::room::EVICTIONS_PER_TURN;
 use crate::shard::{Action, Evictions, Failure, PutItem, PutOptions};
 
 /// Opens a shard on a device with room for `factor` times as many objects as others in these tests.
@@ -70,8 +70,8 @@ fn nothing_goes_for_an_object_that_leases_leave_no_run_for() {
     let mut rig = Rig::new(1, 64, options(Durability::Restart));
     let count = fill(&mut rig);
     let place = |rig: &Rig, key: u64| {
-        let id = rig.shard.index.find(crate::model::key::Key::from(key).as_bytes());
-        rig.shard.index.object(id.expect("it is there")).place.unit
+        let id = rig.shard.parts.objects.index().find(crate::model::key::Key::from(key).as_bytes());
+        rig.shard.parts.objects.index().object(id.expect("it is there")).place.unit
     };
     let first = (0..count).map(|key| place(&rig, key)).min().expect("objects");
     let is_eighth = |key: &u64| (place(&rig, *key) - first) % 8 == 7;

@@ -70,8 +70,8 @@ fn a_share_has_half_of_the_records_of_a_checkpoint() {
     let half = 10 * record_bytes(500, 1);
     for (count, shares) in [(10, 1), (11, 2)] {
         let mut rig = Rig::new(1, 64, options(Durability::Restart));
-        assert!(rig.shard.log.share_bytes_max() > half as u64);
-        rig.shard.capacity.record_bytes_max = 2 * half as u64;
+        assert!(rig.shard.parts.log.share_bytes_max() > half as u64);
+        rig.shard.parts.room.set_record_bytes_max(2 * half as u64);
         assert_eq!(commands(&mut rig, long_batch(count)), shares, "{count} objects");
     }
 }

@@ -57,9 +57,9 @@ fn a_layout_is_defined_once_and_its_slabs_are_small_beside_the_store() {
     let ids = [4, 2, 4, 2].map(|slots| layout(&mut rig, SHAPE, slots));
     assert_eq!(ids, [LayoutId(1), LayoutId(2), LayoutId(1), LayoutId(2)]);
     // A slab takes at most a sixteenth of the device's share.
-    let most = rig.shard.spaces.extent_units_on(0) / 16;
+    let most = rig.shard.parts.objects.spaces().extent_units_on(0) / 16;
     let huge = layout(&mut rig, SHAPE, 1024);
-    let slab = rig.shard.layout_of(huge).and_then(Layout::slab).expect("it has slabs");
+    let slab = rig.shard.layouts().get(huge).and_then(Layout::slab).expect("it has slabs");
     assert!(slab.units() <= most && 2 * slab.units() > most, "{} of {most}", slab.units());
 }
 
@@ -164,8 +164,8 @@ fn a_neighbour_lies_behind_its_predecessor_though_another_run_fits_better() {
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
     rig.turn(50);
     let unit = |rig: &Rig, key: u64| {
-        let id = rig.shard.index.find(crate::model::key::Key::from(key).as_bytes());
-        rig.shard.index.object(id.expect("it is there")).place.unit
+        let id = rig.shard.parts.objects.index().find(crate::model::key::Key::from(key).as_bytes());
+        rig.shard.parts.objects.index().object(id.expect("it is there")).place.unit
     };
     let mut next = item(9, 5);
     next.options.after = Some(1u64.into());
@@ -179,8 +179,9 @@ fn a_batch_lies_in_one_run_on_each_device_or_where_it_fits_best() {
         let mut rig = Rig::new(count as usize, 64, options(Durability::Restart));
         assert!((0..3 * count).all(|key| rig.put(key, 2) == STORED));
         let unit = |rig: &Rig, key: u64| {
-            let id = rig.shard.index.find(crate::model::key::Key::from(key).as_bytes());
-            let place = rig.shard.index.object(id.expect("it is there")).place;
+            let id =
+                rig.shard.parts.objects.index().find(crate::model::key::Key::from(key).as_bytes());
+            let place = rig.shard.parts.objects.index().object(id.expect("it is there")).place;
             (place.device, place.unit)
         };
         // A hole of two units on each device.
@@ -226,7 +227,7 @@ fn room_that_only_reads_hold_is_waited_for_and_room_that_leases_hold_is_not() {
         rig.turn(20);
         assert_eq!(rig.taken(read).len(), 1);
         assert_eq!(rig.taken(put).len(), usize::from(!is_leased));
-        assert_eq!(rig.shard.spaces.sinking_units(), 0);
+        assert_eq!(rig.shard.parts.objects.spaces().sinking_units(), 0);
     }
 }
 
@@ -243,7 +244,7 @@ fn a_block_takes_the_slot_of_one_of_its_layout_where_no_slab_is_near_what_goes_n
     for key in 100..116 {
         assert_eq!(rig.wait(Action::Put(block(key, id))), STORED);
     }
-    assert_eq!((rig.evicted(), rig.shard.spaces.runs()), (0, (0, 0)));
+    assert_eq!((rig.evicted(), rig.shard.parts.objects.spaces().runs()), (0, (0, 0)));
     (1..40).step_by(2).chain([40]).for_each(|key| rig.lease_of(key..key + 1));
     assert_eq!(rig.wait(Action::Put(block(200, id))), STORED);
     assert_eq!(rig.evicted(), 1);

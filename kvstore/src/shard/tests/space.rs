@@ -6,7 +6,7 @@ use adit_driver::Time;
 
 use super::device::{Kind, TestDevice};
 use super::slabs::block;
-use super::{Rig, SHAPE, STORED, UNITS, form, format, get, item, layout, options};
+use super::{Rig, SHAPE, STORED, UNITS, form, format, get, item, layout, options, used_units};
 use crate::model::layout::Layout;
 use crate::model::options::Durability;
 use crate::model::place::UNIT_BYTES;
@@ -33,13 +33,13 @@ impl Rig {
 fn free_runs_are_counted_and_the_longest_is_known() {
     let mut rig = Rig::new(1, 64, options(Durability::Restart));
     let all = rig.capacity();
-    assert_eq!(rig.shard.spaces.runs(), (1, all));
+    assert_eq!(rig.shard.parts.objects.spaces().runs(), (1, all));
     assert_eq!((rig.put(1, 3), rig.put(2, 5), rig.put(3, all - 8)), (STORED, STORED, STORED));
-    assert_eq!(rig.shard.spaces.runs(), (0, 0));
+    assert_eq!(rig.shard.parts.objects.spaces().runs(), (0, 0));
     rig.free(1);
-    assert_eq!(rig.shard.spaces.runs(), (1, 3));
+    assert_eq!(rig.shard.parts.objects.spaces().runs(), (1, 3));
     rig.free(3);
-    assert_eq!(rig.shard.spaces.runs(), (2, all - 8));
+    assert_eq!(rig.shard.parts.objects.spaces().runs(), (2, all - 8));
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn what_an_object_or_a_slab_left_of_a_free_run_is_deallocated() {
     for is_block in [false, true] {
         let mut rig = discarding();
         let id = layout(&mut rig, SHAPE, 4);
-        let slab = rig.shard.layout_of(id).and_then(Layout::slab).expect("it has slabs");
+        let slab = rig.shard.layouts().get(id).and_then(Layout::slab).expect("it has slabs");
         assert_eq!(rig.put(1, 600), STORED);
         assert_eq!(rig.put(2, rig.capacity() - 600), STORED);
         let start = rig.place_of(1);
@@ -89,7 +89,7 @@ fn a_place_is_free_when_the_last_of_its_reads_ends() {
     rig.turn(20);
     assert_eq!(rig.taken(put), [], "it is being read");
     for (ended, read) in reads.into_iter().enumerate() {
-        assert_eq!(rig.shard.spaces.buried_units(), all, "{ended} reads ended");
+        assert_eq!(rig.shard.parts.objects.spaces().buried_units(), all, "{ended} reads ended");
         rig.devices[0].medium().commands_per_poll = Some(1);
         rig.devices[0].medium().held.clear();
         rig.turn(1);
@@ -112,11 +112,11 @@ fn what_sinks_counts_against_the_capacity_also_where_the_device_has_room() {
     assert_eq!(rig.wait(Action::Delete(1u64.into())), Ok(Outcome::Deleted));
     let put = rig.submit(Time::NEVER, Action::Put(item(2, 10)));
     rig.turn(20);
-    assert!(rig.shard.spaces.runs().1 > 10);
-    assert_eq!((rig.taken(put), rig.shard.spaces.used_units()), (vec![], 10));
+    assert!(rig.shard.parts.objects.spaces().runs().1 > 10);
+    assert_eq!((rig.taken(put), used_units(&rig.shard)), (vec![], 10));
     rig.devices[0].medium().held.clear();
     rig.turn(100);
-    assert_eq!((rig.taken(put), rig.shard.spaces.used_units()), (vec![STORED], 10));
+    assert_eq!((rig.taken(put), used_units(&rig.shard)), (vec![STORED], 10));
 }
 
 #[test]

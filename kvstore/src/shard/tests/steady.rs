@@ -68,7 +68,7 @@ fn writes_are_sent_while_more_requests_are_taken_in() {
             .map(|put| {
                 let items = (0..each).map(|one| item(put * each + one, units));
                 let tag = rig.submit_puts(items);
-                in_flight.push(rig.shard.lanes[0].in_flight());
+                in_flight.push(rig.shard.parts.lanes[0].in_flight());
                 tag
             })
             .collect();

@@ -10,7 +10,9 @@ use super::{Rig, STORED, UNITS, device_failed, form, format, item, options};
 use crate::model::object::TenantId;
 use crate::model::options::{Durability, Quota, WhenReached};
 use crate::model::place::UNIT_BYTES;
-use crate::shard::{Action, Failure, Outcome, PutItem, PutOptions, Selection, ShardOptions};
+use crate::shard::{
+    Action, Failure, Ledger, Outcome, PutItem, PutOptions, Selection, ShardOptions,
+};
 
 fn tenant(rig: &mut Rig, units: u64, when_reached: WhenReached) -> TenantId {
     let id = rig.shard.tenant(rig.now, "a").expect("a tenant");
@@ -25,7 +27,12 @@ fn put(key: u64, units: u64, tenant: TenantId) -> Action {
 }
 
 fn used_units(rig: &Rig) -> u64 {
-    rig.shard.tenant_stats()[1].used_bytes / UNIT_BYTES
+    rig.shard.tenants().stats()[1].used_bytes / UNIT_BYTES
+}
+
+fn has_objects_to_remove(rig: &Rig) -> bool {
+    let parts = &rig.shard.parts;
+    parts.objects.accounts().is_shrinking(parts.log.has_room_for_small())
 }
 
 fn everything() -> Action {
@@ -133,7 +140,7 @@ fn tenants_have_names_and_the_default_one_has_no_quota() {
     let mut rig = Rig::new(1, 64, options(Durability::Restart));
     let id = rig.shard.tenant(rig.now, "a").expect("a tenant");
     let default = TenantId::default();
-    let names = [default, id, TenantId(2)].map(|id| rig.shard.tenant_name(id));
+    let names = [default, id, TenantId(2)].map(|id| rig.shard.tenants().name(id));
     assert_eq!(names, [Some(""), Some("a"), None]);
     let quota = Some(Quota { bytes: UNIT_BYTES, when_reached: WhenReached::Refuse });
     assert!(matches!(rig.shard.set_quota(rig.now, default, quota), Err(Failure::Tenant(_))));
@@ -165,7 +172,7 @@ fn a_lowered_quota_takes_a_bounded_part_of_a_tenants_objects_in_each_turn() {
     let objects = most - 5;
     let bytes = objects * 2 * UNIT_BYTES;
     assert_eq!(gone(&rig), crate::shard::Evicted { objects, bytes });
-    assert_eq!(rig.shard.tenant_stats()[1].evictions, objects);
+    assert_eq!(rig.shard.tenants().stats()[1].evictions, objects);
     assert!((most - 5..most).all(|key| rig.shard.exists(rig.now, &key.into())), "the newest stay");
 }
 
@@ -177,7 +184,7 @@ fn a_tenant_and_its_quota_come_back_from_the_journal() {
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
     let mut rig = rig.reopened(options(Durability::Restart));
     assert_eq!(rig.shard.tenant(rig.now, "a"), Ok(id));
-    assert_eq!(rig.shard.tenant_name(id), Some("a"));
+    assert_eq!(rig.shard.tenants().name(id), Some("a"));
     assert_eq!(used_units(&rig), 2);
     let refused = rig.wait(put(2, 1, id));
     assert!(matches!(refused, Err(Failure::Quota { .. })), "{refused:?}");
@@ -190,33 +197,33 @@ fn a_tenant_has_objects_to_remove_while_it_has_more_than_its_quota() {
     rig.turn(5);
     for key in 0..2 {
         rig.submit(Time::NEVER, put(key, 2, id));
-        assert!(!rig.shard.has_objects_to_remove(), "all of its quota is not more");
+        assert!(!has_objects_to_remove(&rig), "all of its quota is not more");
         rig.turn(5);
     }
     rig.submit(Time::NEVER, put(2, 1, id));
-    assert!(rig.shard.has_objects_to_remove());
+    assert!(has_objects_to_remove(&rig));
     rig.turn(5);
-    assert_eq!((rig.shard.has_objects_to_remove(), used_units(&rig)), (false, 3));
+    assert_eq!((has_objects_to_remove(&rig), used_units(&rig)), (false, 3));
 }
 
 #[test]
 fn other_shards_are_asked_when_the_object_just_stored_is_the_only_one() {
-    let mut first = Rig::new(1, 64, options(Durability::Volatile));
-    let ledger = first.shard.options.ledger.clone();
-    let mut second = Rig::new(1, 64, ShardOptions { ledger, ..options(Durability::Volatile) });
+    let ledger = Ledger::default();
+    let shared = || ShardOptions { ledger: ledger.clone(), ..options(Durability::Volatile) };
+    let [mut first, mut second] = [shared(), shared()].map(|options| Rig::new(1, 64, options));
     let id = tenant(&mut first, 4, WhenReached::EvictOwn);
-    assert!(second.shard.tenants.has_news(), "the quota");
+    assert!(second.shard.tenants().has_news(), "the quota");
     assert_eq!(second.shard.tenant(second.now, "a"), Ok(id));
     second.turn(2);
     for (key, units, used) in [(1, 2, 2), (2, 2, 4), (3, 1, 3)] {
         assert_eq!(first.wait(put(key, units, id)), STORED);
         first.turn(5);
-        assert_eq!((used_units(&first), second.shard.tenants.has_news()), (used, false));
+        assert_eq!((used_units(&first), second.shard.tenants().has_news()), (used, false));
     }
     assert_eq!(first.wait(everything()), Ok(Outcome::Swept { objects: 2 }));
     assert_eq!((second.wait(put(4, 3, id)), first.wait(put(5, 2, id))), (STORED, STORED));
     first.turn(5);
-    assert!(second.shard.tenants.has_news() && !first.shard.tenants.has_news());
+    assert!(second.shard.tenants().has_news() && !first.shard.tenants().has_news());
     second.turn(5);
     assert_eq!((used_units(&first), used_units(&second)), (2, 0));
 }
@@ -228,7 +235,7 @@ fn nothing_goes_for_a_quota_while_the_journal_is_out_of_service() {
     assert!((0..4).all(|key| rig.wait(put(key, 2, id)) == STORED));
     rig.turn(3);
     tenant(&mut rig, 2, WhenReached::EvictOwn);
-    rig.shard.lanes[0].fail("a test");
+    rig.shard.parts.lanes[0].fail("a test");
     rig.turn(3);
     assert_eq!(used_units(&rig), 8);
 }
@@ -266,12 +273,12 @@ fn a_lowered_quota_is_kept_as_soon_as_the_lease_in_its_way_ends() {
         assert_eq!(count, 4);
         tenant(&mut rig, 4, WhenReached::EvictOwn);
         rig.turn(5);
-        assert_eq!((used_units(&rig), rig.shard.has_objects_to_remove()), (8, false), "leased");
+        assert_eq!((used_units(&rig), has_objects_to_remove(&rig)), (8, false), "leased");
         if ends_by_itself {
             rig.now = until;
         } else {
             rig.shard.release(lease);
-            assert!(rig.shard.has_objects_to_remove(), "the next turn does not wait");
+            assert!(has_objects_to_remove(&rig), "the next turn does not wait");
         }
         rig.turn(2);
         assert_eq!(used_units(&rig), 4);

@@ -11,7 +11,8 @@ use super::{Rig, SHAPE, STORED, get, item, layout, options};
 use crate::model::key::Key;
 use crate::model::options::{Durability, PolicyKind};
 use crate::model::place::UNIT_BYTES;
-use crate::shard::parts::Memory;
+use crate::shard::memory::Memory;
+use crate::shard::reads::pin_part;
 use crate::shard::{
     Action, Done, Failure, GetItem, Outcome, Part, PutItem, PutOptions, ShardOptions, Stats,
     TouchItem,
@@ -84,7 +85,7 @@ fn what_was_read_intact_is_answered_from_memory_as_from_the_device() {
     assert_eq!(counted(after), (2, 2, 2 * bytes, 1));
     assert_eq!((after.tier_hit_bytes, after.tier_object_bytes), (bytes, bytes));
     assert_eq!((after.tier_objects, after.tier_bytes), (1, 32 * UNIT_BYTES));
-    let tenant = &rig.shard.tenant_stats()[0];
+    let tenant = &rig.shard.tenants().stats()[0];
     assert_eq!((tenant.gets, tenant.hits), (2, 2));
 }
 
@@ -197,7 +198,7 @@ fn what_expires_or_is_evicted_is_forgotten() {
 fn damaged_objects_do_not_come_in() {
     let mut rig = rig(32);
     assert_eq!(rig.put(1, 2), STORED);
-    let place = rig.shard.index.object(crate::model::object::ObjectId(0)).place;
+    let place = rig.shard.parts.objects.index().object(crate::model::object::ObjectId(0)).place;
     rig.devices[0].medium().bytes[place.unit as usize * UNIT + 5] ^= 1;
     assert_eq!(all(&mut rig, 1, 2), None);
     let stats = stats(&rig);
@@ -206,19 +207,19 @@ fn damaged_objects_do_not_come_in() {
 
 /// Offers this as the memory of a read of all of an object that was found intact before.
 fn offer(rig: &mut Rig, key: u64, bytes: &[u8]) {
-    let hash = rig.shard.index.hash(Key::from(key).as_bytes());
+    let hash = rig.shard.parts.objects.index().hash(Key::from(key).as_bytes());
     let id = rig.shard.lookup(rig.now, hash, &key.into()).expect("it is there");
-    let object = rig.shard.index.object(id);
+    let object = rig.shard.parts.objects.index().object(id);
     let mut read = memory(bytes.len());
     read.copy_from_slice(bytes);
     let read = Memory::of(AnyBuffer::One(read));
-    let reading = rig.shard.pin_part((id, &object), &Part::All, &read, 0);
+    let reading = pin_part(&mut rig.shard.parts, (id, &object), &Part::All, &read, 0);
     let reading = reading.expect("memory for it");
-    if let Some(tier) = rig.shard.offer_to_tier(&reading) {
+    if let Some(tier) = rig.shard.parts.objects.offer_to_tier(&reading) {
         tier.fill(&reading, |into| read.copy_to(into), true);
     }
     rig.shard.note_hits();
-    rig.shard.spaces.unpin(object.place);
+    rig.shard.parts.objects.spaces_mut().unpin(object.place);
 }
 
 /// Other processes may share the caller's memory, and write it between the check and the copy.
@@ -323,7 +324,7 @@ fn a_reader_on_another_thread_finds_what_the_shard_would_find() {
     assert!(all(&mut rig, 1, 2).is_some() && all(&mut rig, 2, 2).is_some());
     assert!(is_hot(&rig, 1, 1 << 40) && is_hot(&rig, 2, 0));
     let end_s = rig.shard.info(rig.now, &2u64.into()).and_then(|info| info.ttl_s);
-    let end_s = rig.shard.wall_s(rig.now) + end_s.expect("it expires");
+    let end_s = rig.shard.parts.objects.wall_s(rig.now) + end_s.expect("it expires");
     assert!(is_hot(&rig, 2, end_s - 1) && !is_hot(&rig, 2, end_s));
     let touch = TouchItem { key: 2u64.into(), ttl_s: None };
     assert_eq!(rig.wait(Action::Touch(touch)), Ok(Outcome::Touched));
@@ -361,7 +362,7 @@ fn objects_of_a_device_that_failed_are_not_found_in_memory() {
     let mut rig = rig(32);
     assert_eq!(rig.put(1, 2), STORED);
     assert!(all(&mut rig, 1, 2).is_some() && is_hot(&rig, 1, 0));
-    rig.shard.lanes[0].fail("as arranged");
+    rig.shard.parts.lanes[0].fail("as arranged");
     rig.turn(1);
     assert!(!is_hot(&rig, 1, 0));
     assert_eq!(all(&mut rig, 1, 2), None);

@@ -21,8 +21,9 @@ impl Rig {
     }
 
     pub(super) fn place_of(&self, key: u64) -> u64 {
-        let id = self.shard.index.find(Key::from(key).as_bytes()).expect("it is there");
-        self.shard.index.object(id).place.unit
+        let id =
+            self.shard.parts.objects.index().find(Key::from(key).as_bytes()).expect("it is there");
+        self.shard.parts.objects.index().object(id).place.unit
     }
 }
 
@@ -54,9 +55,9 @@ fn a_turn_of_a_shard_that_rests_does_no_work() {
     assert_eq!(rig.once().moved, 1, "the read is sent");
     // Each turn that does its work begins with all of its evictions.
     let works = |rig: &mut Rig| {
-        rig.shard.evictions_left = 1;
+        rig.shard.parts.room.set_evictions_left(1);
         rig.once();
-        rig.shard.evictions_left != 1
+        rig.shard.parts.room.evictions_left() != 1
     };
     assert!(works(&mut rig), "a turn that moved something is followed by another");
     assert!((0..3).all(|_| !works(&mut rig)), "the read is in flight");
@@ -163,7 +164,7 @@ fn a_journal_without_space_is_told_with_what_to_do() {
         rig.devices[0].medium().failing = vec![(Kind::Write, 9)];
         rig.devices[0].medium().failing_with = Some(status);
         assert!(device_failed(0, &rig.wait(Action::Delete(1u64.into()))));
-        let why = rig.shard.lanes[0].failure().expect("it is out of service");
+        let why = rig.shard.parts.lanes[0].failure().expect("it is out of service");
         assert_eq!(why.ends_with("; free space on its file system first"), is_full, "{why}");
     }
 }
@@ -183,15 +184,15 @@ fn runs_are_deallocated_one_at_a_time_and_no_longer_than_the_device_takes() {
     assert_eq!(rig.wait(Action::Delete(1u64.into())), Ok(Outcome::Deleted));
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
     rig.turn(50);
-    assert_eq!(rig.shard.lanes[0].in_flight(), 1);
-    assert_eq!(rig.shard.spaces.discarding_units(), 300);
+    assert_eq!(rig.shard.parts.lanes[0].in_flight(), 1);
+    assert_eq!(rig.shard.parts.objects.spaces().discarding_units(), 300);
     assert_eq!(rig.shard.stats().discards_bytes, 300 * UNIT_BYTES);
     rig.devices[0].medium().held.clear();
     rig.turn(50);
     let runs = [start..start + 300, start + 300..start + 556];
     assert_eq!(rig.devices[0].medium().deallocated, runs);
     assert_eq!(rig.shard.stats().discards_bytes, 556 * UNIT_BYTES);
-    assert_eq!(rig.shard.spaces.discarding_units(), 0);
+    assert_eq!(rig.shard.parts.objects.spaces().discarding_units(), 0);
     assert_eq!(rig.wait(Action::Delete(2u64.into())), Ok(Outcome::Deleted));
     assert_eq!(rig.wait(Action::Commit), Ok(Outcome::Committed));
     rig.turn(50);
@@ -213,7 +214,7 @@ fn a_deallocation_is_in_the_lbas_of_its_device() {
     rig.turn(20);
     assert_eq!(rig.devices[0].medium().deallocated, []);
     // Nothing else is sent from here on.
-    let info = &mut rig.shard.lanes[0].info;
+    let info = &mut rig.shard.parts.lanes[0].info;
     (info.lba_bytes, info.deallocate_lbas_max) = (512, 8 * 400);
     rig.turn(1500);
     let run = 8 * start..8 * (start + 400);

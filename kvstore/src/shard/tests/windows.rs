@@ -46,7 +46,7 @@ impl Rig {
         }
         assert_eq!(self.wait(Action::Commit), Ok(Outcome::Committed));
         self.turn(50);
-        assert_eq!(self.shard.spaces.sinking_units(), 0);
+        assert_eq!(self.shard.parts.objects.spaces().sinking_units(), 0);
     }
 
     fn touch(&mut self, keys: impl IntoIterator<Item = u64>) {
@@ -62,7 +62,7 @@ impl Rig {
     }
 
     fn id_of(&self, key: u64) -> Option<ObjectId> {
-        self.shard.index.find(Key::from(key).as_bytes())
+        self.shard.parts.objects.index().find(Key::from(key).as_bytes())
     }
 
     fn device_of(&self, key: u64) -> usize {
@@ -83,7 +83,8 @@ fn two_devices() -> Rig {
 
 #[test]
 fn the_oldest_goes_alone_if_its_place_or_free_space_beside_it_is_enough() {
-    // The oldest, what is to be stored, the holes, and the lengths. Object 5 lies between two holes and would cost less.
+    // The oldest, what is to be stored, the holes, and the lengths. Object 5 lies between two holes and would cost
+    // less.
     for (oldest, units, holes, lengths) in [
         (1, 10, [4, 6].as_slice(), [5, 10, 5, 5, 5, 5, 5].as_slice()),
         (1, 20, &[2, 4, 6], &[5, 10, 10, 5, 15, 5, 15]),
@@ -118,7 +119,7 @@ fn older_objects_on_a_device_that_failed_are_passed_over() {
     rig.touch(here.into_iter().filter(|key| *key != hole));
     rig.devices[dead].medium().is_dead = true;
     assert_eq!(rig.get(rest[0], 1), Ok(Outcome::Miss));
-    assert!(rig.shard.lanes[dead].failure().is_some());
+    assert!(rig.shard.parts.lanes[dead].failure().is_some());
     assert_eq!(rig.put(1000, 2), STORED);
     assert_eq!((rig.gone_of(0..1), rig.went()), (vec![0], 1), "and not what lies beside a hole");
     assert!(older.iter().all(|key| rig.id_of(*key).is_some()));
@@ -167,11 +168,12 @@ fn what_was_claimed_on_a_device_that_fails_is_claimed_on_another() {
 #[test]
 fn a_place_is_looked_at_although_one_of_another_device_has_the_same_units() {
     let mut rig = two_devices();
-    let [start, other] =
-        [0, 1].map(|device| rig.shard.spaces.range_from(device, 0).expect("a range").start);
+    let [start, other] = [0, 1].map(|device| {
+        rig.shard.parts.objects.spaces().on(device).range_from(0).expect("a range").start
+    });
     assert!(start > other, "the journal is on the first device");
     // Objects on the second device, with small ones between them on the first.
-    let left = |rig: &Rig, device| rig.shard.spaces.extent_units_on(device);
+    let left = |rig: &Rig, device| rig.shard.parts.objects.spaces().extent_units_on(device);
     let rest = left(&rig, 1) - (start - other) - 65;
     let second = [start - other, 10, 10, 30, 15, rest];
     assert_eq!(rig.put(0, 10), STORED);
@@ -222,7 +224,7 @@ fn objects_as_old_as_can_be_are_still_worth_more_than_one_beside_much_free_space
     assert_eq!(rig.place_of(799) - rig.place_of(500), 299);
     rig.make_holes(500..800);
     let id = rig.id_of(0).expect("it is there");
-    while rig.shard.policy.age(id) < Ages::MAX {
+    while rig.shard.parts.objects.order().age(id) < Ages::MAX {
         rig.touch((400..500).chain(800..end));
     }
     assert_eq!(rig.put(5000, 301), STORED);
@@ -285,11 +287,12 @@ fn an_object_that_was_numbered_like_a_claimed_one_stays() {
     rig.devices[0].medium().held = vec![Kind::Write];
     let last = rig.submit(Time::NEVER, Action::Put(item(2, 1)));
     // This turn evicts no more: the next object only claims the place of the oldest.
-    rig.shard.evictions_left = 0;
+    rig.shard.parts.room.set_evictions_left(0);
     let next = rig.submit(Time::NEVER, Action::Put(item(3, 1)));
     let id = rig.id_of(0);
     rig.now = rig.now + std::time::Duration::from_secs(2);
-    rig.shard.expire(rig.now);
+    let (objects, log) = (&mut rig.shard.parts.objects, &mut rig.shard.parts.log);
+    objects.expire(log, rig.now);
     assert_eq!(rig.gone_of(0..1), [0]);
     rig.devices[0].medium().held.clear();
     rig.turn(100);
@@ -378,7 +381,7 @@ fn a_block_that_is_leased_before_it_goes_stays() {
         assert_eq!(rig.wait(Action::Put(block(key, id))), STORED);
     }
     // This turn evicts no more: the next block only claims the slot of the oldest.
-    rig.shard.evictions_left = 0;
+    rig.shard.parts.room.set_evictions_left(0);
     let put = rig.submit(Time::NEVER, Action::Put(block(count, id)));
     assert_eq!(rig.went(), 0);
     rig.shard.lease(rig.now, &[0u64.into()], Time::NEVER).expect("a lease");
@@ -391,10 +394,12 @@ fn a_block_that_is_leased_before_it_goes_stays() {
 fn an_extent_is_that_of_an_object_or_of_its_slab() {
     let mut rig = large_rig(2, Durability::Restart);
     let id = layout(&mut rig, SHAPE, 4);
-    let object = |rig: &Rig, key| rig.shard.index.object(rig.id_of(key).expect("it is there"));
+    let object = |rig: &Rig, key| {
+        rig.shard.parts.objects.index().object(rig.id_of(key).expect("it is there"))
+    };
     assert_eq!((rig.put(0, 7), rig.wait(Action::Put(block(1, id)))), (STORED, STORED));
     assert_eq!(rig.wait(Action::Put(block(2, id))), STORED);
-    let extent = |rig: &Rig, key| rig.shard.spaces.extent_of(&object(rig, key));
+    let extent = |rig: &Rig, key| rig.shard.parts.objects.spaces().extent_of(&object(rig, key));
     let (start, slab) = (rig.place_of(0), rig.place_of(1));
     assert_eq!(extent(&rig, 0), start..start + 7);
     assert_eq!((extent(&rig, 1), extent(&rig, 2)), (slab..slab + 8, slab..slab + 8));
@@ -403,7 +408,7 @@ fn an_extent_is_that_of_an_object_or_of_its_slab() {
 #[test]
 fn the_whole_share_is_searched_over_several_turns() {
     let mut rig = large_rig(40, Durability::Volatile);
-    let start = rig.shard.spaces.range_from(0, 0).expect("a range").start;
+    let start = rig.shard.parts.objects.spaces().on(0).range_from(0).expect("a range").start;
     let end = rig.fill_up(0);
     assert!(end > 9000 && (0..end).all(|key| rig.place_of(key) == start + key));
     // Two objects in three may go, but three only beside one of these, whose leases end. The first lies where a step
@@ -419,7 +424,7 @@ fn the_whole_share_is_searched_over_several_turns() {
         let before = rig.went();
         let put = rig.submit(Time::NEVER, Action::Put(item(key, 3)));
         let is_far = at == 1;
-        assert_eq!(rig.shard.making.is_searching(), is_far);
+        assert_eq!(rig.shard.parts.room.is_searching(), is_far);
         assert_eq!(rig.went() - before, if is_far { 0 } else { 3 });
         rig.turn(3);
         assert_eq!((rig.taken(put), rig.went() - before), (vec![STORED], 3));

@@ -57,8 +57,8 @@ fn an_object_is_sealed_once_each_piece_was_filled_once() {
     assert_eq!(rig.shard.stats().puts, 1);
     assert_eq!(rig.wait(Action::Seal(writer)), Err(Failure::Writer));
     assert_eq!(rig.get(1, 2 * PIECE_UNITS + 2), Ok(Outcome::Hit { bytes }));
-    let id = rig.shard.index.find(Key::from(1u64).as_bytes()).expect("it is there");
-    let start = (rig.shard.index.object(id).place.unit * UNIT_BYTES) as usize;
+    let id = rig.shard.parts.objects.index().find(Key::from(1u64).as_bytes()).expect("it is there");
+    let start = (rig.shard.parts.objects.index().object(id).place.unit * UNIT_BYTES) as usize;
     let end = start + bytes as usize;
     let medium = rig.devices[0].medium();
     assert!(medium.bytes[start..end].iter().all(|byte| *byte == 0xee));
@@ -78,9 +78,9 @@ fn a_part_takes_memory_of_whole_units_that_its_device_can_use() {
     let part = Part::All;
     let refused = rig.wait(Action::Fill(FillItem { writer, part, data }));
     assert_eq!(refused, Err(Failure::Memory { needs, has: needs }));
-    rig.shard.lanes[0].info.accepts = Box::new(|_| false);
+    rig.shard.parts.lanes[0].info.accepts = Box::new(|_| false);
     assert_eq!(rig.wait(fill(writer, Part::All, 2)), Err(Failure::Foreign { device: 0 }));
-    rig.shard.lanes[0].info.accepts = Box::new(|_| true);
+    rig.shard.parts.lanes[0].info.accepts = Box::new(|_| true);
     assert_eq!(rig.wait(fill(writer, Part::All, 3)), FILLED, "more than it needs");
     assert_eq!(rig.wait(Action::Seal(writer)), STORED);
 }
@@ -175,7 +175,7 @@ fn a_writer_whose_data_are_in_flight_is_no_object_for_anybody() {
     assert_eq!(rig.wait(Action::Seal(writer)), STORED);
     assert_eq!(rig.get(1, 2), Ok(Outcome::Hit { bytes: UNIT_BYTES }));
     rig.turn(5);
-    assert_eq!(rig.shard.stats().used_units - rig.shard.spaces.sinking_units(), 1);
+    assert_eq!(rig.shard.stats().used_units - rig.shard.parts.objects.spaces().sinking_units(), 1);
 }
 
 /// Its cache may have had what was filled.

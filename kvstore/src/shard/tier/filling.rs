@@ -1,32 +1,27 @@
-//! Room in the memory tier for an object that was read, to be filled by the thread that verifies the read.
+//! Unfilled in the memory tier for an object that was read, to be filled by the thread that verifies the read.
 
 use std::fmt;
 use std::sync::Arc;
 
 use super::hot::{Hot, HotEntry};
-use super::memory::Room;
-use crate::shard::batch::Reading;
+use super::memory::Unfilled;
+use crate::shard::reads::reading::Reading;
 
 /// An object on its way into the tier. Dropping this gives it up.
 pub(crate) struct Filling {
     hot: Arc<Hot>,
     entry: Arc<HotEntry>,
-    room: Option<Room>,
+    room: Option<Unfilled>,
 }
 
 impl Filling {
-    pub(super) fn new(hot: &Arc<Hot>, entry: Arc<HotEntry>, room: Room) -> Filling {
+    pub(super) fn new(hot: &Arc<Hot>, entry: Arc<HotEntry>, room: Unfilled) -> Filling {
         Filling { hot: Arc::clone(hot), entry, room: Some(room) }
     }
 
     /// Has `copy` copy what was read and verified. If others may have written to it since (`is_shared`), only the copy
     /// counts, and is verified.
-    pub(in crate::shard) fn fill(
-        self,
-        reading: &Reading,
-        copy: impl FnOnce(&mut [u8]),
-        is_shared: bool,
-    ) {
+    pub(crate) fn fill(self, reading: &Reading, copy: impl FnOnce(&mut [u8]), is_shared: bool) {
         let pieces = &reading.extract.pieces;
         self.fill_by(|into| {
             copy(into);

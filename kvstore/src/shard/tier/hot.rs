@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::memory::Resident;
-use super::shelf::{Entry, Shelf};
+use super::shelf::{Shelf, ShelfEntry};
 use crate::model::key::Key;
 #[cfg(feature = "internals")]
 use crate::model::key::KeyHasher;
@@ -13,12 +13,12 @@ use crate::shard::request::Found;
 
 /// The table of a shard's objects in memory.
 pub(crate) type Hot = Shelf<About, Resident>;
-pub(crate) type HotEntry = Entry<About, Resident>;
+pub(crate) type HotEntry = ShelfEntry<About, Resident>;
 
 /// What is known of an object in memory.
 pub(crate) struct About {
-    pub(super) id: ObjectId,
-    pub(super) tenant: TenantId,
+    pub(crate) id: ObjectId,
+    pub(crate) tenant: TenantId,
     key: Key,
     version: Version,
     found: Found,
@@ -29,7 +29,7 @@ pub(crate) struct About {
 }
 
 impl About {
-    pub(super) fn new(
+    pub(crate) fn new(
         id: ObjectId,
         key: Key,
         object: &Object,
@@ -101,11 +101,12 @@ pub struct HotReader {
 
 #[cfg(feature = "internals")]
 impl HotReader {
-    pub(super) fn new(hot: &Arc<Hot>, hasher: KeyHasher) -> HotReader {
+    pub(crate) fn new(hot: &Arc<Hot>, hasher: KeyHasher) -> HotReader {
         HotReader { hot: Arc::clone(hot), hasher }
     }
 
-    /// Returns the bytes of an object, padding included, its length and its version, if it is in memory at the Unix time
+    /// Returns the bytes of an object, padding included, its length and its version, if it is in memory at the Unix
+    /// time
     /// `wall_s`, in seconds.
     pub fn read(&self, key: &Key, wall_s: u64) -> Option<(Resident, u64, Version)> {
         let object = self.hot.object(self.hasher.hash(key.as_bytes()), key, || wall_s)?;

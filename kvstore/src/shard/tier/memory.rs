@@ -1,11 +1,11 @@
 //! The tier's memory: regions that are lent to it, and the bytes of objects in them.
 //!
 //! A run of a region belongs to one [`Resident`], which the tier and any number of readers share, and none changes. The
-//! last of them to drop it gives the run back, on any thread. That takes a lock, which a hit does not. A region that the
-//! tier gives up is freed with the last `Resident` in it.
+//! last of them to drop it gives the run back, on any thread. That takes a lock, which a hit does not. A region that
+//! the tier gives up is freed with the last `Resident` in it.
 //!
-//! A value that a caller holds keeps its whole region from the system: what a tier gives up is freed region by region. So
-//! values may pin half of the tier's memory ([`Resident::pin`], on any thread); further ones are copies.
+//! A value that a caller holds keeps its whole region from the system: what a tier gives up is freed region by region.
+//! So values may pin half of the tier's memory ([`Resident::pin`], on any thread); further ones are copies.
 //!
 //! A region has a number that no other gets. Numbers ascend in the order in which regions are lent, and regions go from
 //! the end, so what lies in regions that went has a number from some one on.
@@ -157,9 +157,9 @@ impl Home {
 }
 
 /// Memory for one object, to be filled.
-pub(super) struct Room(Held);
+pub(super) struct Unfilled(Held);
 
-impl Room {
+impl Unfilled {
     /// Returns the number of its region.
     pub(super) fn region(&self) -> u64 {
         self.0.region.number
@@ -172,7 +172,7 @@ impl Room {
     }
 }
 
-struct Region {
+struct LentRegion {
     number: u64,
     bytes: u64,
     free: FreeMemory,
@@ -180,12 +180,12 @@ struct Region {
     ground: Arc<Ground>,
 }
 
-/// Regions that a tier has given up, with the objects in them. Dropping this frees all that no reader holds, which takes
-/// long if it is pinned.
+/// LentMemory that a tier has given up, with the objects in them. Dropping this frees all that no reader holds, which
+/// takes long if it is pinned.
 #[derive(Default)]
 #[must_use = "dropping it takes long; do so where that may be"]
 pub struct GivenUp {
-    regions: Vec<Region>,
+    regions: Vec<LentRegion>,
     residents: Vec<Resident>,
 }
 
@@ -210,9 +210,9 @@ impl fmt::Debug for GivenUp {
 
 /// All regions of a tier.
 #[derive(Default)]
-pub(super) struct Regions {
+pub(super) struct LentMemory {
     /// By number.
-    all: Vec<Region>,
+    all: Vec<LentRegion>,
     /// For each region the bytes of its longest free run, and where it is in `all`.
     longest: BTreeSet<(usize, usize)>,
     numbers: u64,
@@ -222,7 +222,7 @@ pub(super) struct Regions {
     returned: Vec<(u64, Buffer)>,
 }
 
-impl Regions {
+impl LentMemory {
     pub(super) fn add(&mut self, memory: Buffer) {
         assert!(!memory.is_empty(), "a region has bytes");
         let (number, bytes) = (self.numbers, memory.len());
@@ -231,7 +231,7 @@ impl Regions {
         free.give(memory);
         self.longest.insert((bytes, self.all.len()));
         let ground = Ground::new(number, bytes as u64, &self.sums);
-        self.all.push(Region { number, bytes: bytes as u64, free, ground });
+        self.all.push(LentRegion { number, bytes: bytes as u64, free, ground });
         self.home.lock().regions.push(number);
         self.limit_pins(self.bytes());
     }
@@ -266,13 +266,13 @@ impl Regions {
     }
 
     /// Takes `bytes` in one run, if any region has such a run.
-    pub(super) fn take(&mut self, bytes: usize) -> Option<Room> {
+    pub(super) fn take(&mut self, bytes: usize) -> Option<Unfilled> {
         std::mem::swap(&mut self.returned, &mut self.home.lock().runs);
         self.put_back();
         let (_, at) = *self.longest.range((bytes, 0)..).next()?;
         let run = self.change(at, |free| free.take(bytes));
         let (region, home) = (Arc::clone(&self.all[at].ground), Arc::downgrade(&self.home));
-        Some(Room(Held { run: Some(run.expect("a run is long enough")), region, home }))
+        Some(Unfilled(Held { run: Some(run.expect("a run is long enough")), region, home }))
     }
 
     /// Gives the runs that came back to their regions.
@@ -299,7 +299,7 @@ impl Regions {
     /// caller's to add.
     pub(super) fn give_up_beyond(&mut self, bytes: u64) -> GivenUp {
         let mut sum = 0;
-        let fits = |region: &&Region| {
+        let fits = |region: &&LentRegion| {
             sum += region.bytes;
             sum <= bytes
         };
@@ -321,7 +321,7 @@ impl Regions {
 
     /// Returns the bytes of memory of the tables.
     pub(super) fn memory_bytes(&self) -> usize {
-        self.all.capacity() * size_of::<Region>()
+        self.all.capacity() * size_of::<LentRegion>()
             + self.longest.len() * size_of::<(usize, usize)>()
             + self.returned.capacity() * size_of::<(u64, Buffer)>()
     }
@@ -332,7 +332,7 @@ mod tests {
     use super::super::super::tests::device::memory;
     use super::*;
 
-    fn resident(regions: &mut Regions, byte: u8) -> Option<Resident> {
+    fn resident(regions: &mut LentMemory, byte: u8) -> Option<Resident> {
         let fill = |bytes: &mut [u8]| {
             bytes.fill(byte);
             true
@@ -342,7 +342,7 @@ mod tests {
 
     #[test]
     fn memory_is_used_again_when_its_last_reader_is_gone() {
-        let mut regions = Regions::default();
+        let mut regions = LentMemory::default();
         regions.add(memory(8192));
         let (first, second) = (resident(&mut regions, 1), resident(&mut regions, 2));
         let first = first.expect("room");
@@ -358,7 +358,7 @@ mod tests {
 
     #[test]
     fn a_region_that_is_given_up_lasts_as_long_as_its_readers() {
-        let mut regions = Regions::default();
+        let mut regions = LentMemory::default();
         regions.add(memory(4096));
         regions.add(memory(8192));
         let all: Vec<Resident> = (0..3).map_while(|byte| resident(&mut regions, byte)).collect();
@@ -386,7 +386,7 @@ mod tests {
 
     #[test]
     fn values_pin_regions_up_to_a_bound_and_count_those_that_were_given_up() {
-        let mut regions = Regions::default();
+        let mut regions = LentMemory::default();
         (0..4).for_each(|_| regions.add(memory(8192)));
         regions.set_pinned_bytes_max(2 * 8192);
         let all: Vec<Resident> = (0..8).map_while(|byte| resident(&mut regions, byte)).collect();
@@ -415,7 +415,7 @@ mod tests {
 
     #[test]
     fn room_comes_from_the_shortest_run_of_any_region() {
-        let mut regions = Regions::default();
+        let mut regions = LentMemory::default();
         [3, 1, 2].into_iter().for_each(|units| regions.add(memory(units * 4096)));
         let mut held = Vec::new();
         for (units, region) in [(1, 1), (1, 2), (1, 2), (2, 0), (1, 0)] {

@@ -1,9 +1,10 @@
 //! The memory tier: hot objects whose bytes stay in memory after they were read and verified.
 //!
-//! A hit is a lookup and a reference to the bytes: no command, no checksum, no copy. Any thread looks up by itself, in a
-//! [`Hot`] table. An object comes in with the read that found it intact, by one copy, which the thread that verifies it makes
-//! ([`Filling`]): at once while there is free memory, otherwise if it was read before, not long ago ([`Recent`]). So a scan
-//! passes by, and only few reads copy. What goes is S3-FIFO's choice, among the objects that no reader holds.
+//! A hit is a lookup and a reference to the bytes: no command, no checksum, no copy. Any thread looks up by itself, in
+//! a [`Hot`] table. An object comes in with the read that found it intact, by one copy, which the thread that verifies
+//! it makes ([`Filling`]): at once while there is free memory, otherwise if it was read before, not long ago
+//! ([`Recent`]). So a scan passes by, and only few reads copy. S3-FIFO chooses the victims among the objects that no
+//! reader holds.
 //!
 //! Invariants:
 //!
@@ -12,8 +13,8 @@
 //!   whose device fails.
 //! - Bytes do not change while they are shared. Readers that outlive their entry keep the run that they read, and no
 //!   other object gets it meanwhile.
-//! - The tier has the memory that it was lent and no more, however many readers hold parts of it. Values that callers hold
-//!   pin at most a part of it, with what they keep of memory that the tier gave up.
+//! - The tier has the memory that it was lent and no more, however many readers hold parts of it. Values that callers
+//!   hold pin at most a part of it, with what they keep of memory that the tier gave up.
 //!
 //! A tier without memory, the default, is off: it finds nothing and takes nothing.
 
@@ -21,8 +22,8 @@ mod filling;
 mod hot;
 mod memory;
 mod pins;
-mod serve;
 mod shelf;
+mod sync;
 #[cfg(test)]
 mod tests;
 
@@ -31,13 +32,13 @@ use std::sync::Arc;
 use adit_driver::Buffer;
 
 pub(crate) use self::filling::Filling;
+use self::hot::HotEntry;
 #[cfg(feature = "internals")]
 pub use self::hot::HotReader;
-use self::hot::{About, HotEntry};
-pub(crate) use self::hot::{Hot, HotObject};
+pub(crate) use self::hot::{About, Hot, HotObject};
 pub use self::memory::{GivenUp, Pinned, Resident};
-use self::memory::{Regions, Room};
-use self::shelf::Used;
+use self::memory::{LentMemory, Unfilled};
+pub(crate) use self::shelf::Used;
 use super::stats::Stats;
 use crate::catalog::hash::NumberMap;
 use crate::model::object::ObjectId;
@@ -55,27 +56,15 @@ const USES_MAX: u64 = 3;
 
 /// An object, as the tier knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Known {
-    pub(super) id: ObjectId,
-    pub(super) place: Place,
+pub(crate) struct Known {
+    pub(crate) id: ObjectId,
+    pub(crate) place: Place,
     /// Its length in bytes with its padding.
-    pub(super) bytes: u64,
+    pub(crate) bytes: u64,
 }
 
-/// What the model checker replaces.
-mod sync {
-    pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-    pub(super) use std::sync::{Arc, OnceLock as Once, RwLock};
-
-    pub(super) use crossbeam_queue::SegQueue as Queue;
-
-    pub(super) use crate::catalog::hash::NumberMap;
-
-    /// Parts of the table with a lock each: readers of different keys rarely meet.
-    pub(super) const PARTS: usize = 64;
-}
-
-struct Entry {
+/// An object in memory, or about to be.
+struct TierEntry {
     known: Known,
     /// The region of its memory.
     region: u64,
@@ -83,7 +72,7 @@ struct Entry {
     hot: Arc<HotEntry>,
 }
 
-impl Entry {
+impl TierEntry {
     /// Returns its bytes if they are there.
     fn resident(&self) -> Option<Resident> {
         self.hot.value()
@@ -96,14 +85,14 @@ impl Entry {
 }
 
 /// Objects in memory.
-pub(super) struct Tier {
-    regions: Regions,
+pub struct Tier {
+    regions: LentMemory,
     /// The entries as readers on other threads see them.
     hot: Arc<Hot>,
-    /// Entries that have gone and that readers kept from being unlinked.
+    /// Removed entries that readers kept from being unlinked.
     to_unlink: Vec<Arc<HotEntry>>,
     /// By slot. The slots are the ids of the order.
-    entries: Vec<Option<Entry>>,
+    entries: Vec<Option<TierEntry>>,
     idle_slots: Vec<u32>,
     slots: NumberMap<ObjectId, u32>,
     order: S3Fifo,
@@ -113,7 +102,7 @@ pub(super) struct Tier {
     /// Hashes of keys that were read and are not in memory.
     seen: Recent,
     used_bytes: u64,
-    counts: Counts,
+    stats: Stats,
     /// Whether it keeps what is replaced and removed, against its rule.
     #[cfg(feature = "internals")]
     stale: Option<Stale>,
@@ -132,18 +121,10 @@ pub enum Stale {
     ForgottenLate,
 }
 
-#[derive(Default)]
-struct Counts {
-    hits: u64,
-    hit_bytes: u64,
-    evictions: u64,
-    invalidations: u64,
-}
-
 impl Default for Tier {
     fn default() -> Tier {
         Tier {
-            regions: Regions::default(),
+            regions: LentMemory::default(),
             hot: Arc::default(),
             to_unlink: Vec::new(),
             entries: Vec::new(),
@@ -154,7 +135,7 @@ impl Default for Tier {
             object_bytes_max: 0,
             seen: Recent::new(0),
             used_bytes: 0,
-            counts: Counts::default(),
+            stats: Stats::default(),
             #[cfg(feature = "internals")]
             stale: None,
             #[cfg(feature = "internals")]
@@ -192,7 +173,7 @@ impl Tier {
                 if entry.is_some_and(|entry| entry.region >= first) {
                     // One that is being filled goes with its filling.
                     self.take_out(slot as u32).resident().into_iter().for_each(|it| gone.add(it));
-                    self.counts.evictions += 1;
+                    self.stats.tier_evictions += 1;
                 }
             }
             self.resize();
@@ -212,7 +193,8 @@ impl Tier {
         self.slots = Default::default();
         self.idle_slots = Vec::new();
         self.used_bytes = 0;
-        let entries: Vec<Entry> = std::mem::take(&mut self.entries).into_iter().flatten().collect();
+        let entries: Vec<TierEntry> =
+            std::mem::take(&mut self.entries).into_iter().flatten().collect();
         assert!(entries.len() as u64 <= entries_max, "each entry has a unit of memory");
         entries.into_iter().for_each(|entry| self.insert(entry));
     }
@@ -248,8 +230,8 @@ impl Tier {
 
     /// Counts hits that delivered `bytes`.
     pub(super) fn count_hits(&mut self, hits: u64, bytes: u64) {
-        self.counts.hits += hits;
-        self.counts.hit_bytes += bytes;
+        self.stats.tier_hits += hits;
+        self.stats.tier_hit_bytes += bytes;
     }
 
     fn note_used(&mut self, used: &Arc<HotEntry>, uses: u64) {
@@ -288,26 +270,26 @@ impl Tier {
         if !self.hot.put(&hot) {
             return None;
         }
-        self.insert(Entry { known, region: room.region(), hot: Arc::clone(&hot) });
+        self.insert(TierEntry { known, region: room.region(), hot: Arc::clone(&hot) });
         Some(Filling::new(&self.hot, hot, room))
     }
 
-    /// Unlinks entries that have gone, as far as no reader is in the way.
+    /// Unlinks removed entries that no reader blocks.
     fn unlink_gone(&mut self) {
         let Tier { to_unlink, hot, .. } = self;
         to_unlink.retain(|entry| !hot.unlink(entry));
     }
 
-    fn free_room(&mut self, bytes: u64) -> Option<Room> {
+    fn free_room(&mut self, bytes: u64) -> Option<Unfilled> {
         if self.slots.len() as u64 == u64::from(self.entries_max) {
             return None;
         }
         self.regions.take(bytes as usize)
     }
 
-    /// Makes room for an object that was seen lately; otherwise only remembers that it was seen. Evicts as many bytes as
-    /// it has, which may leave no run that is long enough: then what is free is for others.
-    fn make_room(&mut self, bytes: u64, hash: u64) -> Option<Room> {
+    /// Makes room for an object that was seen lately; otherwise only remembers that it was seen. Evicts as many bytes
+    /// as it has, which may leave no run that is long enough: then what is free is for others.
+    fn make_room(&mut self, bytes: u64, hash: u64) -> Option<Unfilled> {
         if !self.seen.take(hash, self.slots.len() as u64 / 2) {
             self.seen.remember(hash);
             return None;
@@ -316,7 +298,7 @@ impl Tier {
         while evicted < bytes {
             let entries = &self.entries;
             let is_held =
-                |slot: ObjectId| entries[slot.0 as usize].as_ref().is_some_and(Entry::is_held);
+                |slot: ObjectId| entries[slot.0 as usize].as_ref().is_some_and(TierEntry::is_held);
             let victim = self.order.victim_within(HELD_MAX, &mut { is_held })?;
             evicted += self.evict(victim.0);
             if let Some(room) = self.free_room(bytes) {
@@ -331,7 +313,7 @@ impl Tier {
         let entry = self.clear(slot);
         self.order.evicted(ObjectId(slot), entry.hot.hash());
         self.seen.remember(entry.hot.hash());
-        self.counts.evictions += 1;
+        self.stats.tier_evictions += 1;
         entry.known.bytes
     }
 
@@ -349,7 +331,7 @@ impl Tier {
             let entry = self.take_out(slot);
             // Its key is in use, so its next version may come in with its first read.
             self.seen.remember(entry.hot.hash());
-            self.counts.invalidations += 1;
+            self.stats.tier_invalidations += 1;
         }
     }
 
@@ -369,7 +351,7 @@ impl Tier {
         }
     }
 
-    fn insert(&mut self, entry: Entry) {
+    fn insert(&mut self, entry: TierEntry) {
         let slot = self.idle_slots.pop().unwrap_or(self.entries.len() as u32);
         assert!(slot < self.entries_max, "there are slots for all entries");
         self.order.inserted(ObjectId(slot), entry.hot.hash());
@@ -383,13 +365,13 @@ impl Tier {
         }
     }
 
-    fn take_out(&mut self, slot: u32) -> Entry {
+    fn take_out(&mut self, slot: u32) -> TierEntry {
         self.order.removed(ObjectId(slot));
         self.clear(slot)
     }
 
     /// Empties a slot, but leaves it in the order.
-    fn clear(&mut self, slot: u32) -> Entry {
+    fn clear(&mut self, slot: u32) -> TierEntry {
         let entry = self.entries[slot as usize].take().expect("a slot in use has an entry");
         let known = self.slots.remove(&entry.known.id);
         assert_eq!(known, Some(slot), "the map has what the slots have");
@@ -407,9 +389,9 @@ impl Tier {
         self.regions.set_pinned_bytes_max(bytes);
     }
 
-    /// Breaks the rule that it forgets what is replaced and removed.
+    /// Breaks the rule that it forgets what is replaced and removed, which a simulation has to notice.
     #[cfg(feature = "internals")]
-    pub(super) fn keep_stale(&mut self, stale: Stale) {
+    pub fn keep_stale(&mut self, stale: Stale) {
         self.stale = Some(stale);
     }
 
@@ -446,28 +428,23 @@ impl Tier {
     /// Returns the bytes of memory of its tables, without those of its objects.
     pub(super) fn memory_bytes(&self) -> usize {
         self.regions.memory_bytes()
-            + self.entries.capacity() * size_of::<Option<Entry>>()
+            + self.entries.capacity() * size_of::<Option<TierEntry>>()
             + self.idle_slots.capacity() * size_of::<u32>()
             + self.slots.capacity() * size_of::<(ObjectId, u32)>()
             + self.order.memory_bytes()
             + self.seen.memory_bytes()
     }
 
-    /// Returns the counters of the shard with those of the tier.
-    pub(super) fn counted(&self, stats: Stats) -> Stats {
-        let Counts { hits, hit_bytes, evictions, invalidations } = self.counts;
+    /// Returns its counters and sizes.
+    pub(super) fn stats(&self) -> Stats {
         Stats {
-            tier_hits: hits,
-            tier_hit_bytes: hit_bytes,
             tier_admissions: self.hot.filled(),
-            tier_evictions: evictions,
-            tier_invalidations: invalidations,
             tier_objects: self.slots.len() as u64,
             tier_object_bytes: self.used_bytes,
             tier_bytes: self.regions.bytes(),
             tier_pinned_bytes: self.regions.pinned_bytes(),
             tier_given_up_bytes: self.regions.given_up_bytes(),
-            ..stats
+            ..self.stats
         }
     }
 }

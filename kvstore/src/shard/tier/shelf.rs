@@ -9,8 +9,8 @@
 //! Invariants:
 //!
 //! - An entry that was taken out before a reader began to look is not found, whether it was filled before, meanwhile or
-//!   after: a reader looks at [`Entry::is_gone`] once it has the bytes. So the owner waits for no reader: it marks the
-//!   entry, and unlinks it when no reader is in its way.
+//!   after: a reader looks at [`ShelfEntry::is_gone`] once it has the bytes. So the owner waits for no reader: it marks
+//!   the entry, and unlinks it when no reader is in its way.
 //! - Each use is handed to the owner once ([`Shelf::take_used`]), without a lock: an entry is in the list of those used
 //!   at most once.
 //!
@@ -21,7 +21,7 @@ use super::sync::{
 };
 
 /// An object: what is known of it, and its bytes once there.
-pub(crate) struct Entry<M, V> {
+pub(crate) struct ShelfEntry<M, V> {
     hash: u64,
     /// What is known of it.
     pub(crate) meta: M,
@@ -43,12 +43,12 @@ pub(crate) struct Used {
     pub(crate) bytes: u64,
 }
 
-impl<M, V: Clone> Entry<M, V> {
+impl<M, V: Clone> ShelfEntry<M, V> {
     /// Creates an entry to be filled; `hash` is that of its key.
-    pub(crate) fn new(hash: u64, meta: M) -> Arc<Entry<M, V>> {
+    pub(crate) fn new(hash: u64, meta: M) -> Arc<ShelfEntry<M, V>> {
         let (is_gone, uses, used_bytes) =
             (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
-        Arc::new(Entry { hash, meta, value: Once::new(), is_gone, uses, used_bytes })
+        Arc::new(ShelfEntry { hash, meta, value: Once::new(), is_gone, uses, used_bytes })
     }
 
     /// Returns the hash of its key.
@@ -61,7 +61,7 @@ impl<M, V: Clone> Entry<M, V> {
         self.peek().cloned()
     }
 
-    /// Like [`Entry::value`], without sharing them.
+    /// Like [`ShelfEntry::value`], without sharing them.
     pub(crate) fn peek(&self) -> Option<&V> {
         self.value.get().and_then(Option::as_ref)
     }
@@ -82,7 +82,7 @@ impl<M, V: Clone> Entry<M, V> {
     }
 }
 
-type Part<M, V> = RwLock<NumberMap<u64, Arc<Entry<M, V>>>>;
+type Part<M, V> = RwLock<NumberMap<u64, Arc<ShelfEntry<M, V>>>>;
 
 /// The table.
 pub(crate) struct Shelf<M, V> {
@@ -90,7 +90,7 @@ pub(crate) struct Shelf<M, V> {
     len: AtomicUsize,
     /// Entries that were filled, ever.
     filled: AtomicU64,
-    used: Queue<Arc<Entry<M, V>>>,
+    used: Queue<Arc<ShelfEntry<M, V>>>,
 }
 
 impl<M, V> Default for Shelf<M, V> {
@@ -111,7 +111,7 @@ impl<M, V: Clone> Shelf<M, V> {
     }
 
     /// Puts an entry in. Returns false if one with the same hash is there.
-    pub(crate) fn put(&self, entry: &Arc<Entry<M, V>>) -> bool {
+    pub(crate) fn put(&self, entry: &Arc<ShelfEntry<M, V>>) -> bool {
         let mut part = self.part(entry.hash).write().expect("no holder panics");
         if part.contains_key(&entry.hash) {
             return false;
@@ -123,13 +123,13 @@ impl<M, V: Clone> Shelf<M, V> {
 
     /// Takes an entry out: no reader that begins after this finds it. Returns false if a reader is in the way of
     /// unlinking it, which [`Shelf::unlink`] has to do later.
-    pub(crate) fn take_out(&self, entry: &Entry<M, V>) -> bool {
+    pub(crate) fn take_out(&self, entry: &ShelfEntry<M, V>) -> bool {
         entry.is_gone.store(true, Ordering::Release);
         self.unlink(entry)
     }
 
     /// Removes an entry that was taken out from the table, if no reader is in the way; returns whether it did.
-    pub(crate) fn unlink(&self, entry: &Entry<M, V>) -> bool {
+    pub(crate) fn unlink(&self, entry: &ShelfEntry<M, V>) -> bool {
         let Ok(mut part) = self.part(entry.hash).try_write() else { return false };
         let unlinked = part.remove(&entry.hash);
         drop(part);
@@ -139,7 +139,7 @@ impl<M, V: Clone> Shelf<M, V> {
     }
 
     /// Fills an entry, or gives it up with `None`, which the owner learns as a use. Only the first call for it counts.
-    pub(crate) fn fill(&self, entry: &Arc<Entry<M, V>>, value: Option<V>) {
+    pub(crate) fn fill(&self, entry: &Arc<ShelfEntry<M, V>>, value: Option<V>) {
         let is_given_up = value.is_none();
         if entry.value.set(value).is_err() {
             return;
@@ -161,7 +161,7 @@ impl<M, V: Clone> Shelf<M, V> {
         &self,
         hash: u64,
         is_it: impl Fn(&M) -> bool,
-    ) -> Option<(Arc<Entry<M, V>>, V)> {
+    ) -> Option<(Arc<ShelfEntry<M, V>>, V)> {
         let part = self.part(hash).read().expect("no holder panics");
         let entry = Arc::clone(part.get(&hash).filter(|entry| is_it(&entry.meta))?);
         drop(part);
@@ -171,7 +171,7 @@ impl<M, V: Clone> Shelf<M, V> {
     }
 
     /// Counts a use of an entry that delivered `bytes`.
-    pub(crate) fn note(&self, entry: &Arc<Entry<M, V>>, bytes: u64) {
+    pub(crate) fn note(&self, entry: &Arc<ShelfEntry<M, V>>, bytes: u64) {
         entry.used_bytes.fetch_add(bytes, Ordering::Relaxed);
         // The first use since the owner looked puts it in the list. Pairs with the swap in `take_used`.
         if entry.uses.fetch_add(1, Ordering::AcqRel) == 0 {
@@ -180,7 +180,7 @@ impl<M, V: Clone> Shelf<M, V> {
     }
 
     /// Takes an entry that was used, and its uses since the last time; the owner's half of [`Shelf::note`].
-    pub(crate) fn take_used(&self) -> Option<(Arc<Entry<M, V>>, Used)> {
+    pub(crate) fn take_used(&self) -> Option<(Arc<ShelfEntry<M, V>>, Used)> {
         // A look costs less than a pop, of which each turn makes one in vain.
         let entry = if self.used.is_empty() { None } else { self.used.pop() }?;
         let count = entry.uses.swap(0, Ordering::AcqRel);

@@ -184,7 +184,7 @@ fn values_pin_a_part_of_the_memory_and_are_copies_beyond_that() {
     assert_eq!(store.set_tier(8 * MIB).expect("memory"), 8 * MIB);
     for shard in 0..2 {
         let limit = |shard: &mut ThreadShard, _| {
-            shard.set_pinned_bytes_max(4 * MIB - 1);
+            shard.tier_mut().set_pinned_bytes_max(4 * MIB - 1);
             Ok(())
         };
         store.core.ask(shard, limit).wait().expect("an answer");

@@ -104,7 +104,7 @@ pub mod internals {
         recovery, superblock,
     };
     pub use crate::model::key::KeyHasher;
-    pub use crate::store::arrivals::{Arrival, Arrivals, Changes};
+    pub use crate::store::request::arrivals::{Arrival, Arrivals, Changes};
 }
 
 /// The driver, whose types calls take and return, so that a server depends on this crate alone.

@@ -10,15 +10,13 @@ use std::time::Duration;
 use adit_driver::sys::HostMemory;
 use adit_driver::{Buffer, Device, Time};
 
-use super::devices::{self, DeviceShard, Devices};
-use super::exit::Open;
-use super::exit::keep_ages_within;
-use super::open::{Found, OpenOptions};
-use super::payload::Identity;
-use super::plans::{ShardTransfers, Transfers};
-use super::route;
-use super::tier::{self, TierSize};
-use super::value::{ObjectInfo, merged};
+use super::answer::{ObjectInfo, ScanCursor, ShardTransfers, Transfers, merged};
+use super::core::{ShardItems, deal};
+use super::devices::{
+    self, DeviceShard, Devices, FoundStore, OpenOptions, keep_ages_within, tier_share,
+};
+use super::request::Identity;
+use super::tier::{TierSize, make_way};
 use crate::error::{Error, Result};
 use crate::media::format::Set;
 use crate::model::key::{Key, KeyHasher};
@@ -39,27 +37,27 @@ const NAMES_MAX: usize = 256;
 ///
 /// To the store, dropping this is a crash. [`Local::close`] first makes acknowledged data durable.
 pub struct Local {
-    shards: Vec<DeviceShard<Ticket>>,
+    shards: Vec<DeviceShard<LocalReply>>,
     tenants: Names<TenantId>,
     layouts: Names<LayoutId>,
-    /// Keep these ids for as long as the handle is there.
+    /// Keep ids of tenants and layouts in use as long as the handle exists.
     holds: Vec<Hold>,
     joints: Vec<Joint>,
     joints_made: u64,
     /// Requests for each shard; kept to reuse the memory.
-    lists: Vec<Vec<Hashed<Ticket>>>,
+    lists: Vec<Vec<Hashed<LocalReply>>>,
     devices: Devices,
     set: Set,
     recoveries: Vec<Recovery>,
     /// Options for new lanes, and timeouts.
     options: OpenOptions,
-    /// Of its leases.
+    /// Identifies its leases.
     identity: Identity,
 }
 
-/// What a request to a shard carries.
-enum Ticket {
-    /// What the caller's request carried.
+/// The reply that a request to a shard carries.
+enum LocalReply {
+    /// The reply of the caller's request.
     Request(u64),
     /// One shard's part of joint request `number`.
     Part { number: u64 },
@@ -118,15 +116,15 @@ pub struct LocalLease {
 }
 
 impl Local {
-    pub(super) fn open(options: &OpenOptions) -> Result<Local> {
-        let found = Found::look(options)?;
+    pub(crate) fn open(options: &OpenOptions) -> Result<Local> {
+        let found = FoundStore::look(options)?;
         let (mut shards, mut recoveries) = (Vec::new(), Vec::new());
         for number in 0..found.set.shards() {
             let (shard, recovery) = found.open(number, &[], false)?;
             shards.push(shard);
             recoveries.push(recovery);
         }
-        let Found { devices, set, .. } = found;
+        let FoundStore { devices, set, .. } = found;
         let (tenants, layouts) = (Names::new(set.shards()), Names::new(set.shards()));
         let mut local = Local {
             shards,
@@ -201,21 +199,21 @@ impl Local {
         Ok(buffer)
     }
 
-    /// Gives the memory tier `bytes` of registered memory, or takes it away, as [`super::Store::set_tier`] does: fewer if
-    /// it grows and memory has no room for them now. Gets of a [`Local`] read into the caller's memory, so that a hit in
-    /// the tier copies.
+    /// Gives the memory tier `bytes` of registered memory, or takes it away, as [`super::Store::set_tier`] does:
+    /// fewer if it grows and memory has no room for them now. Gets of a [`Local`] read into the caller's memory, so
+    /// that a hit in the tier copies.
     ///
-    /// A [`Local`] has no thread that follows memory. If memory may become short, call this from time to time, with the tier's
-    /// present bytes and what [`crate::memory::budget`] leaves beside them, less a headroom.
+    /// A [`Local`] has no thread that follows memory. If memory may become short, call this from time to time, with
+    /// the tier's present bytes and what [`crate::memory::budget`] leaves beside them, less a headroom.
     ///
     /// # Errors
     /// As [`Device::allocate`], with less memory in the tier than there is room for.
     pub fn set_tier(&mut self, bytes: u64) -> Result<u64> {
         let (shards, mut size) = (self.set.shards(), TierSize::default());
         size.limit(bytes, shards);
-        let share = tier::share(bytes, shards);
+        let share = tier_share(bytes, shards);
         let Local { shards, devices, .. } = self;
-        let left = shards.iter_mut().map(|shard| tier::make_way(shard, share).0).collect();
+        let left = shards.iter_mut().map(|shard| make_way(shard, share).0).collect();
         size.lend(&devices.as_slice()[0], (left, share), &|| true, |number, memory| {
             shards[usize::from(number)].lend_to_tier(memory);
             Ok(())
@@ -261,7 +259,7 @@ impl Local {
         let (number, left) = (self.joints_made, self.shards.len());
         self.joints.push(Joint { number, reply, left, objects: 0, failure: None });
         for shard in &mut self.shards {
-            let reply = Ticket::Part { number };
+            let reply = LocalReply::Part { number };
             shard.submit(now, Request { reply, deadline, action: action() });
         }
     }
@@ -286,7 +284,7 @@ impl Local {
     }
 
     /// Translates a request for the shard that it concerns.
-    fn routed(&self, request: Request) -> (u16, Hashed<Ticket>) {
+    fn routed(&self, request: Request) -> (u16, Hashed<LocalReply>) {
         let Request { reply, deadline, mut action } = request;
         let hash = action.key().map_or(0, |key| self.set.hasher().hash(key.as_bytes()));
         let shard = match &mut action {
@@ -311,7 +309,7 @@ impl Local {
             (options.tenant, options.layout) =
                 (tenant.unwrap_or_default(), layout.unwrap_or_default());
         }
-        let request = Request { reply: Ticket::Request(reply), deadline, action };
+        let request = Request { reply: LocalReply::Request(reply), deadline, action };
         (shard, Hashed { hash, request })
     }
 
@@ -336,8 +334,9 @@ impl Local {
     }
 
     /// Waits in the kernel until a command of the store's ends, `at_most` at the longest, so that a caller whose last
-    /// [`Local::poll`] moved nothing leaves its core to others. Returns false at once where that cannot be waited for, and
-    /// polling has to go on: without commands in flight, with some in several queues, and on a controller of the driver's.
+    /// [`Local::poll`] moved nothing leaves its core to others. Returns false at once where that cannot be waited
+    /// for, and polling has to go on: without commands in flight, with some in several queues, and on a controller of
+    /// the driver's.
     pub fn wait(&mut self, at_most: Duration) -> bool {
         let mut busy = self.shards.iter_mut().filter(|shard| shard.lanes().in_flight() > 0);
         let (Some(shard), None) = (busy.next(), busy.next()) else { return false };
@@ -367,13 +366,13 @@ impl Local {
         Some(ObjectInfo::of(shard, shard.info_of(now, id)))
     }
 
-    /// Returns how many of `keys` exist before the first miss. The policy counts a use of each, and learns that they are a
-    /// sequence.
+    /// Returns how many of `keys` exist before the first miss. The policy counts a use of each, and learns that they
+    /// are a sequence.
     pub fn lookup_prefix(&mut self, now: Time, keys: &[Key]) -> usize {
         if let [only] = self.shards.as_mut_slice() {
             return only.lookup_prefix(now, keys);
         }
-        let shares = route::deal(keys, self.set.shards(), |key| self.set.route(key));
+        let shares = deal(keys, self.set.shards(), |key| self.set.route(key));
         let misses = shares.iter().map(|(number, share)| {
             let count = self.shards[usize::from(*number)].lookup_prefix(now, &share.items);
             share.first_miss(count, keys.len())
@@ -384,7 +383,7 @@ impl Local {
     /// Returns whether each object exists.
     pub fn exists_many(&self, now: Time, keys: &[Key]) -> Vec<bool> {
         let mut all = vec![false; keys.len()];
-        for (number, share) in route::deal(keys, self.set.shards(), |key| self.set.route(key)) {
+        for (number, share) in deal(keys, self.set.shards(), |key| self.set.route(key)) {
             let found = self.shards[usize::from(number)].exists_many(now, &share.items);
             for (position, is_there) in share.positions.into_iter().zip(found) {
                 all[position as usize] = is_there;
@@ -393,8 +392,8 @@ impl Local {
         all
     }
 
-    /// Returns at most `limit` objects whose keys begin with `prefix` from cursor `from`, and the next cursor while there
-    /// are more, as [`super::Store::scan_prefix`] does; all objects if the prefix is empty.
+    /// Returns at most `limit` objects whose keys begin with `prefix` from cursor `from`, and the next cursor while
+    /// there are more, as [`super::Store::scan_prefix`] does; all objects if the prefix is empty.
     pub fn scan(
         &self,
         now: Time,
@@ -402,17 +401,10 @@ impl Local {
         from: u64,
         limit: usize,
     ) -> (Vec<ObjectInfo>, Option<u64>) {
-        let number = (from >> 32) as u16;
-        let Some(shard) = self.shards.get(usize::from(number)) else { return (Vec::new(), None) };
-        let (found, next) = shard.scan(now, prefix, from as u32, limit);
-        let next = match next {
-            Some(next) => Some(u64::from(number) << 32 | u64::from(next)),
-            None if usize::from(number) + 1 < self.shards.len() => {
-                Some(u64::from(number + 1) << 32)
-            }
-            None => None,
+        let Some(cursor) = ScanCursor::of(from, self.set.shards()) else {
+            return (Vec::new(), None);
         };
-        (found.into_iter().map(|info| ObjectInfo::of(shard, info)).collect(), next)
+        cursor.scan(&self.shards[usize::from(cursor.shard)], now, prefix, limit)
     }
 
     /// Keeps the objects of `keys` before the first miss readable until `until`, and returns their number.
@@ -426,18 +418,12 @@ impl Local {
         until: Time,
     ) -> Result<(LocalLease, usize), Failure> {
         let prefix = self.lookup_prefix(now, keys);
-        let shares = route::deal(&keys[..prefix], self.set.shards(), |key| self.set.route(key));
-        let mut lease = self.no_lease();
-        for (number, share) in shares {
-            match self.shards[usize::from(number)].lease(now, &share.items, until) {
-                Ok((id, _)) => lease.parts.push((number, id)),
-                Err(full) => {
-                    self.end(lease);
-                    return Err(full);
-                }
-            }
-        }
-        Ok((lease, prefix))
+        let leased = self.lease_shares(
+            &keys[..prefix],
+            |key| key,
+            |shard, share| Ok(((), shard.lease(now, &share.items, until)?.0)),
+        );
+        leased.map(|(_, lease)| (lease, prefix))
     }
 
     /// Plans reads of these parts for another executor, and holds the objects until `until` or until
@@ -451,26 +437,42 @@ impl Local {
         asked: &[(Key, Part)],
         until: Time,
     ) -> Result<Transfers<LocalLease>, Failure> {
-        let mut transfers = Transfers { parts: Vec::new(), lease: self.no_lease() };
-        for (number, share) in route::deal(asked, self.set.shards(), |item| self.set.route(&item.0))
-        {
-            match self.shards[usize::from(number)].plan(now, &share.items, until) {
-                Ok(planned) => {
-                    let (part, lease) = ShardTransfers::new(share.positions, planned);
-                    transfers.parts.push(part);
-                    transfers.lease.parts.push((number, lease));
+        let planned = self.lease_shares(
+            asked,
+            |item| &item.0,
+            |shard, share| {
+                let planned = shard.plan(now, &share.items, until)?;
+                Ok(ShardTransfers::new(share.positions, planned))
+            },
+        );
+        planned.map(|(parts, lease)| Transfers { parts, lease })
+    }
+
+    /// Leases objects in each shard that has some of a list. If one fails, the leases of the others end.
+    fn lease_shares<K: Clone, P>(
+        &mut self,
+        list: &[K],
+        key: impl Fn(&K) -> &Key,
+        mut lease: impl FnMut(
+            &mut DeviceShard<LocalReply>,
+            ShardItems<K>,
+        ) -> Result<(P, LeaseId), Failure>,
+    ) -> Result<(Vec<P>, LocalLease), Failure> {
+        let mut parts = Vec::new();
+        let mut leases = LocalLease { parts: Vec::new(), store: self.identity.clone() };
+        for (number, share) in deal(list, self.set.shards(), |item| self.set.route(key(item))) {
+            match lease(&mut self.shards[usize::from(number)], share) {
+                Ok((part, id)) => {
+                    parts.push(part);
+                    leases.parts.push((number, id));
                 }
                 Err(failure) => {
-                    self.end(transfers.lease);
+                    self.end(leases);
                     return Err(failure);
                 }
             }
         }
-        Ok(transfers)
-    }
-
-    fn no_lease(&self) -> LocalLease {
-        LocalLease { parts: Vec::new(), store: self.identity.clone() }
+        Ok((parts, leases))
     }
 
     /// Ends a lease. Ignores one that has already expired.
@@ -502,7 +504,7 @@ impl Local {
     /// # Errors
     /// As [`Shard::tenant`].
     pub fn tenant(&mut self, now: Time, name: &str) -> Result<TenantId, Failure> {
-        let of = |shard: &mut DeviceShard<Ticket>| shard.tenant(now, name);
+        let of = |shard: &mut DeviceShard<LocalReply>| shard.tenant(now, name);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
         // Its ids stay with the handle.
         for (shard, id) in self.shards.iter().zip(&ids) {
@@ -538,7 +540,7 @@ impl Local {
     /// # Errors
     /// [`Failure::Layout`] if there are 255 already; [`Failure::Device`] if it cannot be written to the journal.
     pub fn layout(&mut self, now: Time, layout: &Layout) -> Result<LayoutId, Failure> {
-        let of = |shard: &mut DeviceShard<Ticket>| shard.layout(now, *layout);
+        let of = |shard: &mut DeviceShard<LocalReply>| shard.layout(now, *layout);
         let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
         for (shard, id) in self.shards.iter().zip(&ids) {
             keep(&mut self.holds, shard.layouts().hold(*id));
@@ -617,26 +619,25 @@ impl Local {
         let Local { shards, devices, set, options, .. } = self;
         let ends: Option<Vec<u64>> = shards.iter().map(Shard::flushed_end).collect();
         drop(shards);
-        let open = Open { devices, set, options };
-        ends.into_iter().for_each(|ends| open.record_stop(&ends));
+        ends.into_iter().for_each(|ends| devices.record_stop(&options, &set, &ends));
     }
 
     /// Returns the shard that owns a key, and the key's hash.
-    fn shard(&self, key: &Key) -> (&DeviceShard<Ticket>, u64) {
+    fn shard(&self, key: &Key) -> (&DeviceShard<LocalReply>, u64) {
         let hash = self.set.hasher().hash(key.as_bytes());
         (&self.shards[usize::from(KeyHasher::shard(hash, self.set.shards()))], hash)
     }
 }
 
 /// Passes the answer of shard `shard` to `done` as an answer to the caller's request.
-fn join(joints: &mut Vec<Joint>, shard: u16, answer: Done<Ticket>, done: &mut dyn FnMut(Done)) {
+fn join(joints: &mut Vec<Joint>, shard: u16, answer: Done<LocalReply>, done: &mut dyn FnMut(Done)) {
     let Done { reply, result, memory, version, unverified } = answer;
     match reply {
-        Ticket::Request(reply) => {
+        LocalReply::Request(reply) => {
             let result = result.map(|outcome| known_outcome(shard, outcome));
             done(Done { reply, result, memory, version, unverified });
         }
-        Ticket::Part { number } => {
+        LocalReply::Part { number } => {
             let at = joints.iter().position(|joint| joint.number == number);
             let at = at.expect("a joint request is in progress until its last part is answered");
             let joint = &mut joints[at];

@@ -12,104 +12,61 @@
 //!
 //! Guarantees:
 //!
-//! - **No call that makes a request waits.** What has to wait does so in the store: for memory in a fair line, for room
-//!   in its shard. It goes on whether its [`Pending`] is polled or not.
-//! - **Every request ends exactly once** and returns its memory, within the store's timeout after the call or soon after
-//!   it. A request that has not begun by the timeout fails; one that has begun ends with the device's command, which has
-//!   a deadline of its own.
-//! - **It is bounded by its callers.** The store has as many requests as callers hold pendings. It allocates memory
+//! - **No call that makes a request waits.** The request itself may wait in the store: for memory in a fair queue, or
+//!   for room in its shard. It goes on whether its [`Pending`] is polled or not.
+//! - **Every request ends exactly once** and returns its memory, within the store's timeout after the call or soon
+//!   after it. A request that has not begun by the timeout fails; one that has begun ends with the device's command,
+//!   which has a deadline of its own.
+//! - **Its requests are bounded by its callers.** The store has as many as callers hold pendings. It allocates memory
 //!   beyond its pools only for requests that would otherwise wait for callers. Calls that begin with `try_` hand the
 //!   request back instead of letting it wait.
-//! - **Dropping a [`Pending`] cancels it** unless the request has begun, and gives its place to the next. Memory in
+//! - **Dropping a [`Pending`] cancels its request** unless that has begun, and gives its place to the next. Memory in
 //!   flight stays in place until the device is done.
 //!
 //! This folder routes requests, lends memory and delivers answers. Apart from formatting, changing, opening and
 //! recovering a device, only the shards touch the media; the index and the policies are theirs alone.
 //!
-//! | file | holds |
+//! The folders are layers: each uses those above it in this table.
+//!
+//! | folder | holds |
 //! |---|---|
-//! | `handle` | the handle itself: [`Store`] |
-//! | `keys` | its calls on conditions, for many keys, about expiries, prefixes and what was removed |
-//! | `moving` | exports and imports |
-//! | `layers` | its calls for KV blocks and their layers |
-//! | `plans` | reads that another executor carries out |
-//! | `open`, `change`, `devices` | formatting, changing and opening a store |
-//! | `config` | its options in a configuration file (feature `serde`) |
-//! | `payload`, `value`, `batch`, `writer`, `lease`, `pending` | arguments and results of calls |
-//! | `reader`, `supply` | objects of any length, in pieces: read, and put from what can be read |
-//! | `figures`, `prometheus` | latencies and counters, and both as text |
-//! | `pool`, `line` | registered memory, reused, and who waits for it |
-//! | `hot`, `check` | reads from memory, and verifying what was read, on the caller's thread |
-//! | `lent` | memory of the caller's: registering it, and what of it a device cannot use |
-//! | `manner` | whether a transfer goes to the caller's memory in place or by copy |
-//! | `core`, `request`, `inbox` | the way to the threads |
-//! | `feed` | requests that threads look for themselves |
-//! | `threads`, `thread`, `exit` | the threads, the way back, and their end |
-//! | `short`, `ready` | requests that wait for memory, and which of them to look at |
+//! | `devices` | the devices of a store: options, formatting and changing them, opening a store on them |
+//! | `memory` | registered memory: the store's pools, and memory that callers lend |
+//! | `answer` | answers on their way to callers: [`Pending`], [`Batch`], results, verification |
+//! | `request` | requests on their way to a shard, with and without their memory, and their callers |
+//! | `thread` | the work of a thread: mailbox, rounds, requests that wait, its end |
+//! | `core` | the state that handles share: the mailboxes of the threads, leases |
 //! | `tier` | the size of the memory tier, and the thread that fits it to memory |
-//! | `route`, `gather` | lists and calls that concern several shards |
-//! | `local` | all shards on the caller's thread |
+//! | `threads` | starting and ending the threads |
+//! | `local` | all shards on the caller's thread: [`Local`] |
+//! | `handle` | [`Store`] and all its calls |
 
-pub(crate) mod arrivals;
-mod batch;
-mod change;
-mod check;
-#[cfg(feature = "serde")]
-mod config;
+mod answer;
 mod core;
 mod devices;
-mod exit;
-mod feed;
-mod figures;
-mod gather;
 mod handle;
-mod hot;
-mod inbox;
-mod keys;
-mod layers;
-mod lease;
-mod lent;
-mod line;
 mod local;
-mod manner;
-mod moving;
-mod open;
-mod payload;
-mod pending;
-mod plans;
-mod pool;
-mod prometheus;
-mod reader;
-mod ready;
-mod request;
-mod route;
-mod short;
-mod supply;
+mod memory;
+pub(crate) mod request;
 mod thread;
 mod threads;
 mod tier;
-mod value;
-mod writer;
 
-pub use batch::{Batch, Whole};
-pub use change::{Change, ChangeStore};
+pub use self::answer::{
+    Answer, Batch, ObjectInfo, Pending, Put, Read, ShardTransfers, Transfers, Value, Whole,
+};
+pub use self::core::Lease;
+pub use self::devices::{Change, ChangeStore, FormatStore, Formatted, OpenOptions};
 #[cfg(feature = "serde")]
-pub use config::{CoresConfig, FormatConfig, LayoutConfig, MovedConfig, StoreConfig};
-pub use feed::{Attached, Feed};
-pub use handle::Store;
-pub use layers::{BlocksWriter, ReservedBlocks};
-pub use lease::Lease;
-pub use local::{Local, LocalLease};
-pub use moving::{Import, ImportWith, Imported};
-pub use open::{FormatStore, Formatted, OpenOptions};
-pub use payload::{DefinedLayout, Payload, PutWith, RefuseReason, Refused, Tenant};
-pub use pending::{Answer, Pending, Unfinished};
-pub use plans::{ShardTransfers, Transfers};
-pub use pool::PoolBuffer;
-pub use reader::{Pieces, Reader, StorePieces, step_bytes};
-pub use supply::{measured, unreadable};
-pub use value::{ObjectInfo, Put, Read, Value};
-pub use writer::Writer;
+pub use self::devices::{CoresConfig, FormatConfig, LayoutConfig, MovedConfig, StoreConfig};
+pub use self::handle::{
+    Attached, BlocksWriter, Import, ImportWith, Imported, Pieces, Reader, RefuseReason, Refused,
+    ReservedBlocks, Store, StorePieces, Writer, measured, step_bytes, unreadable,
+};
+pub use self::local::{Local, LocalLease};
+pub use self::memory::{Payload, PoolBuffer, Unfinished};
+pub use self::request::{DefinedLayout, PutWith, Tenant};
+pub use self::thread::Feed;
 
 pub use crate::media::change::{Changed, Leaving};
 pub use crate::media::format::Set;

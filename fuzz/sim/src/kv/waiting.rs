@@ -91,7 +91,7 @@ impl StoreWorld {
         let changes: Changes<Change> =
             requests.into_iter().map(|request| self.change(request)).collect();
         let arrivals = &mut self.waiting.arrivals[index];
-        if arrivals.has_no_line() && self.shards[index].waiting() < DEPTH {
+        if arrivals.has_no_queue() && self.shards[index].waiting() < DEPTH {
             self.begin_changes(shard, changes);
         } else {
             arrivals.push(changes);

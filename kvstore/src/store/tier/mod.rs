@@ -1,175 +1,127 @@
 //! The memory tier of a store: how much memory it has, and where that comes from.
 //!
-//! Each shard has an equal share, in regions of its own. The calling thread allocates, pins and frees them, so that the
-//! store's threads do not wait for it. While the tier may have memory, a thread of its own ([`follow`]) makes it smaller and
-//! larger as the machine and the control groups have room ([`Elastic`]).
+//! Each shard has an equal share, in regions of its own. The calling thread allocates, pins and frees them, so that
+//! the store's threads do not wait for it. While the tier may have memory, a thread of its own makes it smaller and
+//! larger as the machine and the control groups have room ([`Elastic`](crate::memory::Elastic)). That thread reads
+//! files and allocates memory, which the shards' threads must not. It is one of the store's threads: a store is
+//! closed when it has ended, because it holds the store's devices.
 
-mod follow;
+mod size;
 #[cfg(test)]
 mod tests;
 
 use std::cmp::Ordering;
-use std::sync::mpsc::{self, Receiver};
-use std::sync::{MutexGuard, PoisonError};
-use std::time::Instant;
+use std::convert::Infallible;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use adit_driver::{Buffer, Device};
+use adit_driver::runtime::caught;
 
-pub(super) use self::follow::Follower;
+pub(crate) use self::size::{TierSize, make_way};
+use super::answer::Pending;
 use super::core::Core;
-use super::devices::{DeviceShard, MEMORY_BYTES_MIN};
-use super::handle::Store;
-use super::pending::Pending;
-use crate::error::{Error, Result};
-use crate::memory::{Elastic, Memory, Probe, Strain};
-use crate::model::place::UNIT_BYTES;
+use super::devices::tier_share;
+use super::thread::{Exit, ThreadExit};
+use crate::error::Result;
+use crate::memory::Strain;
 use crate::shard::GivenUp;
 
-/// Bytes of a region, except the last of a share. Memory goes back to the system by regions.
-const REGION_BYTES: u64 = 64 << 20;
+/// How often memory is evaluated. The files of `/proc` and of control groups take less than 1 ms to read.
+const EVALUATE_EVERY: Duration = Duration::from_millis(100);
 
-impl Store {
-    /// Gives the memory tier at most `bytes` of registered memory: 0 turns the tier off. That is divided among the
-    /// shards, and less than 1 MiB for each is none. Returns how many bytes it has now.
-    ///
-    /// It has fewer while the machine or a control group of the process has no room for more, with a headroom of 64 MiB
-    /// and 1/32 of what there is: a thread looks every 100 ms, takes memory from the tier at once, and gives it back step
-    /// by step. Memory goes by regions of up to 64 MiB for each shard. `docs/operate/kv.md` says more.
-    ///
-    /// What exceeds `bytes` is freed before this returns, with the objects in it, which stay in the store; only what a
-    /// [`Value`](super::Value) holds is freed with it. When the size changes, the tier forgets how often its objects were
-    /// read. Blocks while memory is pinned.
-    ///
-    /// # Errors
-    /// As [`Device::allocate`], with less memory in the tier than there is room for; the same if the system grants no
-    /// thread; [`Failure::Closed`](crate::shard::Failure::Closed) if the store is closed.
-    pub fn set_tier(&self, bytes: u64) -> Result<u64> {
-        let mut size = self.core.tier();
+/// The memory tier of a store.
+pub(crate) struct Tier {
+    core: Arc<Core>,
+    exit: Arc<Exit>,
+    /// Locked while the size changes.
+    size: Mutex<TierSize>,
+    /// Ends the thread that fits the tier to memory when it is dropped.
+    thread: Mutex<Option<Sender<Infallible>>>,
+}
+
+impl Tier {
+    /// Creates a tier without memory.
+    pub(crate) fn new(core: &Arc<Core>, exit: &Arc<Exit>) -> Arc<Tier> {
+        let (core, exit) = (Arc::clone(core), Arc::clone(exit));
+        Arc::new(Tier { core, exit, size: Mutex::default(), thread: Mutex::default() })
+    }
+
+    /// Gives the tier at most `bytes`, as [`Store::set_tier`](super::Store::set_tier) says. Returns how many it has
+    /// now.
+    pub(crate) fn set(self: &Arc<Tier>, bytes: u64) -> Result<u64> {
+        let mut size = self.size();
         size.limit(bytes, self.core.shards);
-        let set = self.fill_tier(&mut size);
+        let set = self.fill(&mut size);
         size.is_unknown |= set.is_err();
         set.map(|()| size.bytes)
     }
 
+    /// Tells the thread to end, and does not wait for it.
+    pub(crate) fn stop(&self) {
+        drop(self.thread.lock().unwrap_or_else(PoisonError::into_inner).take());
+    }
+
+    fn size(&self) -> MutexGuard<'_, TierSize> {
+        self.size.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Gives the tier what it may have and memory has room for.
-    fn fill_tier(&self, size: &mut TierSize) -> Result<()> {
+    fn fill(self: &Arc<Tier>, size: &mut TierSize) -> Result<()> {
         let bytes_max = size.elastic.bytes_max();
-        self.core.shrink_tier(size, bytes_max)?;
+        self.shrink(size, bytes_max)?;
         if bytes_max == 0 {
-            self.threads.leave_memory();
+            self.stop();
             return Ok(());
         }
-        self.threads.follow_memory()?;
+        self.follow_memory()?;
         let filled = size.memory().map(|memory| size.elastic.filled(size.bytes, &memory));
         let wanted = filled.unwrap_or(bytes_max);
         if wanted > size.bytes {
-            self.core.grow_tier(size, wanted, &|| true)?;
+            self.grow(size, wanted, &|| true)?;
         }
         Ok(())
     }
-}
 
-/// How large a memory tier is, and may be.
-pub(super) struct TierSize {
-    elastic: Elastic,
-    /// What all shards have.
-    bytes: u64,
-    /// Whether a change failed midway: shards may have more or less than `bytes`.
-    is_unknown: bool,
-    /// Without it, memory does not limit the tier.
-    probe: Option<Probe>,
-    /// Whether the last change failed, which the log has.
-    has_failed: bool,
-}
-
-impl Default for TierSize {
-    fn default() -> TierSize {
-        TierSize {
-            elastic: Elastic::new(0, REGION_BYTES),
-            bytes: 0,
-            is_unknown: false,
-            probe: None,
-            has_failed: false,
+    /// Starts the thread unless there is one, or the store is being closed.
+    ///
+    /// # Errors
+    /// [`adit_driver::Error::Refused`] if the system grants no thread.
+    fn follow_memory(self: &Arc<Tier>) -> Result<()> {
+        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        if thread.is_some() {
+            return Ok(());
         }
-    }
-}
-
-impl TierSize {
-    /// Lets the tier of a store of `shards` shards have at most `bytes`.
-    pub(super) fn limit(&mut self, bytes: u64, shards: u16) {
-        let each = u64::from(shards);
-        self.elastic = Elastic::new(share(bytes, shards) * each, REGION_BYTES * each);
-        if self.probe.is_none() && bytes > 0 {
-            let probe = Probe::new();
-            self.probe = probe
-                .inspect_err(|error| tracing::warn!("the memory tier keeps its size: {error}"))
-                .ok();
-        }
-    }
-
-    /// Returns the present memory, if it can be read.
-    fn memory(&self) -> Option<Memory> {
-        self.probe.as_ref()?.memory().ok()
-    }
-
-    /// Allocates regions for shards that have `left` bytes and lends them, those of a shard at once, until each has `share`
-    /// bytes, memory has no room for another, or `goes_on` returns false. Returns how many bytes they have.
-    pub(super) fn lend(
-        &mut self,
-        device: &Device,
-        (mut left, share): (Vec<u64>, u64),
-        goes_on: &dyn Fn() -> bool,
-        mut lend: impl FnMut(u16, Vec<Buffer>) -> Result<()>,
-    ) -> Result<u64> {
-        self.bytes = left.iter().sum();
-        let mut regions: Vec<Vec<Buffer>> = left.iter().map(|_| Vec::new()).collect();
-        let mut end = Ok(());
-        // The shard that has least comes next, so that all have about as much if there is no room for all.
-        while let Some((has, number)) = left.iter_mut().zip(0u16..).min()
-            && let len = share.saturating_sub(*has).min(REGION_BYTES)
-            && len > 0
-            && goes_on()
-            && self.memory().is_none_or(|memory| Elastic::has_room(self.bytes, len, &memory))
-        {
-            match region(device, len) {
-                Ok(memory) => regions[usize::from(number)].push(memory),
-                Err(error) => {
-                    end = Err(error);
-                    break;
-                }
-            }
-            *has += len;
-            self.bytes += len;
-        }
-        for (number, memory) in (0u16..).zip(regions).filter(|(_, memory)| !memory.is_empty()) {
-            lend(number, memory)?;
-        }
-        end.map(|()| self.bytes)
-    }
-}
-
-impl Core {
-    fn tier(&self) -> MutexGuard<'_, TierSize> {
-        self.tier.lock().unwrap_or_else(PoisonError::into_inner)
+        let Some(exit) = self.exit.join() else { return Ok(()) };
+        let (sender, ended) = mpsc::channel();
+        let tier = Arc::clone(self);
+        let builder = thread::Builder::new().name("adit-kv-tier".to_owned());
+        builder.spawn(move || follow(tier, exit, ended)).map_err(|why| {
+            let fix = "raise the limit on processes (ulimit -u)";
+            adit_driver::Error::refused("the memory tier's thread", "start", why, fix)
+        })?;
+        *thread = Some(sender);
+        Ok(())
     }
 
     /// Fits the tier to the present memory. Stops growing once `goes_on` returns false.
-    fn fit_tier(&self, goes_on: &dyn Fn() -> bool) {
-        let mut size = self.tier();
+    fn fit(&self, goes_on: &dyn Fn() -> bool) {
+        let mut size = self.size();
         let Some(memory) = size.memory() else { return };
         if size.is_unknown {
             // If the shards do not answer this time either, the next look asks again.
             let bytes_max = size.elastic.bytes_max();
-            size.is_unknown = self.shrink_tier(&mut size, bytes_max).is_err();
+            size.is_unknown = self.shrink(&mut size, bytes_max).is_err();
         }
         let (before, TierSize { elastic, bytes, probe, .. }) = (size.bytes, &mut *size);
         let strain =
             probe.as_mut().map_or(Strain::None, |probe| probe.strain(&memory, Instant::now()));
         let wanted = elastic.evaluate(*bytes, &memory, strain);
         let changed = match wanted.cmp(bytes) {
-            Ordering::Less => self.shrink_tier(&mut size, wanted).map(drop),
+            Ordering::Less => self.shrink(&mut size, wanted).map(drop),
             Ordering::Equal => return,
-            Ordering::Greater => self.grow_tier(&mut size, wanted, goes_on),
+            Ordering::Greater => self.grow(&mut size, wanted, goes_on),
         };
         size.is_unknown |= changed.is_err();
         let has_failed = changed.is_err() && goes_on();
@@ -188,19 +140,19 @@ impl Core {
     }
 
     /// Takes memory from the tier until it has `bytes` at most. Returns what each shard has left.
-    fn shrink_tier(&self, size: &mut TierSize, bytes: u64) -> Result<Vec<u64>> {
-        let share = share(bytes, self.shards);
+    fn shrink(&self, size: &mut TierSize, bytes: u64) -> Result<Vec<u64>> {
+        let share = tier_share(bytes, self.core.shards);
         let (sender, given_up) = mpsc::channel::<GivenUp>();
         let shrink = |number| {
             let sender = sender.clone();
-            self.ask(number, move |shard, _| {
+            self.core.ask(number, move |shard, _| {
                 let (left, given_up) = make_way(shard, share);
                 // It is freed here if nothing waits for it any more.
                 drop(sender.send(given_up));
                 Ok(left)
             })
         };
-        let asked: Vec<Pending<u64>> = (0..self.shards).map(shrink).collect();
+        let asked: Vec<Pending<u64>> = (0..self.core.shards).map(shrink).collect();
         drop(sender);
         free(&given_up, &asked);
         let left = asked.into_iter().map(Pending::wait).collect::<Result<Vec<u64>, _>>()?;
@@ -210,59 +162,41 @@ impl Core {
     }
 
     /// Gives the tier memory until it has `bytes`, while there is room.
-    fn grow_tier(&self, size: &mut TierSize, bytes: u64, goes_on: &dyn Fn() -> bool) -> Result<()> {
+    fn grow(&self, size: &mut TierSize, bytes: u64, goes_on: &dyn Fn() -> bool) -> Result<()> {
         // A share that grows may be in other regions than one that is set.
-        let left = self.shrink_tier(size, bytes)?;
-        let device = &self.devices.as_slice()[0];
+        let left = self.shrink(size, bytes)?;
+        let device = &self.core.devices.as_slice()[0];
         let lend = |number, memory| {
-            let lent = self.ask(number, move |shard, _| {
+            let lent = self.core.ask(number, move |shard, _| {
                 shard.lend_to_tier(memory);
                 Ok(())
             });
             Ok(lent.wait()?)
         };
-        size.lend(device, (left, share(bytes, self.shards)), goes_on, lend).map(drop)
+        size.lend(device, (left, tier_share(bytes, self.core.shards)), goes_on, lend).map(drop)
     }
 }
 
-/// Frees what shards give up as it comes, since one of them may be busy for long. Returns once all have answered, or are
-/// late.
+/// Evaluates memory until `ended` says so. `exit` is dropped last, when the devices are released.
+fn follow(tier: Arc<Tier>, mut exit: ThreadExit, ended: Receiver<Infallible>) {
+    let followed = caught("it fitted the memory tier to memory, which is a bug", || {
+        while ended.recv_timeout(EVALUATE_EVERY) == Err(RecvTimeoutError::Timeout) {
+            tier.fit(&|| ended.try_recv() == Err(TryRecvError::Empty));
+        }
+    });
+    if let Err(why) = followed {
+        // A tier that takes no notice of memory may use up the machine's.
+        exit.died(&why);
+    }
+    drop(tier);
+    drop(exit);
+}
+
+/// Frees what shards give up as it comes, since one of them may be busy for long. Returns once all have answered, or
+/// are late.
 fn free<T>(given_up: &Receiver<T>, asked: &[Pending<u64>]) {
     let patience = || asked.iter().map(Pending::patience).max().unwrap_or_default();
     while let Ok(given_up) = given_up.recv_timeout(patience()) {
         drop(given_up);
     }
-}
-
-/// Takes from a shard's tier what it has beyond `share`. If it is to grow, takes a last region that is shorter than the
-/// others as well, so that regions have their full length again: an object lies in one. Returns the bytes that are left.
-pub(super) fn make_way<R>(shard: &mut DeviceShard<R>, share: u64) -> (u64, GivenUp) {
-    let has = shard.stats().tier_bytes;
-    shard.shrink_tier(if has < share { has / REGION_BYTES * REGION_BYTES } else { share })
-}
-
-/// Checks that a store of `shards` shards has a use for a tier of `bytes`.
-///
-/// # Errors
-/// [`Error::Invalid`] if not.
-pub(super) fn check(bytes: u64, shards: u16) -> Result<()> {
-    if bytes == 0 || share(bytes, shards) > 0 {
-        return Ok(());
-    }
-    let least = MEMORY_BYTES_MIN as u64 * u64::from(shards);
-    Err(Error::invalid("tier_bytes", bytes, format!("give at least {least} bytes, or 0 for none")))
-}
-
-/// Returns the bytes of one shard, in whole units.
-pub(super) fn share(bytes: u64, shards: u16) -> u64 {
-    let share = bytes / u64::from(shards) / UNIT_BYTES * UNIT_BYTES;
-    if share < MEMORY_BYTES_MIN as u64 { 0 } else { share }
-}
-
-/// Allocates `len` bytes for the tier.
-fn region(device: &Device, len: u64) -> Result<Buffer> {
-    let mut region = device.allocate(len as usize)?;
-    // Memory comes in whole pages, possibly more than requested.
-    drop(region.split_off(len as usize));
-    Ok(region)
 }

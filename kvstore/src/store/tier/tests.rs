@@ -3,26 +3,17 @@
 use std::cell::Cell;
 use std::time::{Duration, Instant};
 
-use adit_driver::DeviceOptions;
+use adit_driver::{Buffer, Device, DeviceOptions};
 
 use super::*;
-use crate::memory::Machine;
+use crate::memory::{Machine, Probe};
 use crate::model::key::Key;
-use crate::store::pending::pair;
+use crate::store::answer::pair;
 use crate::store::request::ThreadShard;
-use crate::store::{FormatStore, OpenOptions};
+use crate::store::{FormatStore, OpenOptions, Store};
 
 const MIB: u64 = 1 << 20;
 const OBJECTS: u64 = 32;
-
-#[test]
-fn shards_have_equal_shares_and_no_share_is_too_small_to_be_of_use() {
-    assert_eq!([0, MIB - 1, MIB, MIB + 4097].map(|bytes| share(bytes, 1)), [0, 0, MIB, MIB + 4096]);
-    assert_eq!([3 * MIB - 1, 3 * MIB].map(|bytes| share(bytes, 3)), [0, MIB]);
-    assert!(check(0, 3).is_ok() && check(3 * MIB, 3).is_ok());
-    let why = check(MIB, 3).expect_err("too little").to_string();
-    assert!(why.contains("tier_bytes") && why.contains("3145728"), "{why}");
-}
 
 #[test]
 fn shards_get_regions_of_which_the_last_is_shorter() {
@@ -79,7 +70,7 @@ fn a_size_that_became_unknown_is_asked_for() {
     assert_eq!(store.set_tier(most).expect("memory"), most);
     {
         // As behind a change of which one shard had none.
-        let mut size = store.core.tier();
+        let mut size = store.threads.tier.size();
         size.is_unknown = true;
         let made = |shard: &mut _, _| Ok(make_way(shard, 0).0);
         assert_eq!(store.core.ask(0, made).wait().expect("an answer"), 0);
@@ -108,7 +99,7 @@ fn open(probe: Probe) -> Store {
     let format = FormatStore { devices: devices.clone(), shards: 2, ..Default::default() };
     Store::format(&format).expect("formatted");
     let store = Store::open(&OpenOptions { devices, ..Default::default() }).expect("a store");
-    store.core.tier().probe = Some(probe);
+    store.threads.tier.size().probe = Some(probe);
     for number in 0..OBJECTS {
         store.put(Key::from(number), bytes(number)).wait().expect("stored");
     }

@@ -1,0 +1,403 @@
+//! A store's figures in Prometheus' text format, version 0.0.4.
+//!
+//! Each family has a type and a help text, then its samples. Labels: `reason` of evictions, `request` (its kind and
+//! result), `device` (by name) with `operation`, `thread` and `pool` (by number).
+
+use std::fmt::{Display, Write};
+
+use crate::io::latency::Latencies;
+use crate::model::place::UNIT_BYTES;
+use crate::shard::{DeviceFigures, Evicted, Evictions, Stats, TenantStats};
+use crate::store::answer::merged;
+use crate::store::core::Core;
+use crate::store::request::ThreadShard;
+use crate::store::thread::{Figures, KINDS};
+
+/// The figures of a store at one moment.
+#[derive(Debug, Default)]
+pub(super) struct Sample {
+    pub(super) stats: Stats,
+    /// From the call to the answer, for each of [`KINDS`].
+    pub(super) latencies: [Latencies; KINDS.len()],
+    /// Requests that failed.
+    pub(super) failures: u64,
+    /// Reads that wait for memory.
+    pub(super) waiting_for_memory: u64,
+    /// Requests that wait for room on the media.
+    pub(super) waiting_for_room: u64,
+    /// Jobs in each thread's mailbox, and how many it takes.
+    pub(super) mailboxes: Vec<(usize, usize)>,
+    /// Bytes of each pool, and how many are lent.
+    pub(super) pools: Vec<(usize, usize)>,
+    pub(super) in_place_bytes: u64,
+    /// Each device by its name.
+    pub(super) devices: Vec<(String, DeviceFigures)>,
+    /// The tenants in the order of their names.
+    pub(super) tenants: Vec<TenantStats>,
+}
+
+/// What one shard adds to a sample.
+pub(super) struct Sampled {
+    stats: Stats,
+    waiting: u64,
+    devices: Vec<DeviceFigures>,
+    tenants: Vec<TenantStats>,
+}
+
+impl Sampled {
+    pub(super) fn of(shard: &ThreadShard) -> Sampled {
+        let (stats, waiting) = (shard.stats(), shard.waiting() as u64);
+        let (devices, tenants) = (shard.lanes().figures().collect(), shard.tenants().stats());
+        Sampled { stats, waiting, devices, tenants }
+    }
+}
+
+impl Sample {
+    /// Adds up the figures of all shards and threads.
+    pub(super) fn of(core: &Core, shards: Vec<Sampled>) -> Sample {
+        let names = core.devices.as_slice().iter().map(|device| device.info().device.clone());
+        let mailboxes = core.mailboxes.iter().map(|mailbox| (mailbox.len(), mailbox.depth()));
+        let mut sample = Sample {
+            mailboxes: mailboxes.collect(),
+            pools: core.pools.usage().collect(),
+            devices: names.map(|name| (name, DeviceFigures::default())).collect(),
+            ..Sample::default()
+        };
+        let mut tenants = Vec::new();
+        for mut shard in shards {
+            tenants.append(&mut shard.tenants);
+            sample.add_shard(shard);
+        }
+        sample.tenants = merged(tenants);
+        core.figures.iter().for_each(|figures| sample.add_thread(figures));
+        core.pools.counts.add_to(&mut sample.stats);
+        sample.in_place_bytes = core.pools.counts.in_place_bytes();
+        sample
+    }
+
+    fn add_shard(&mut self, shard: Sampled) {
+        self.stats += shard.stats;
+        self.waiting_for_room += shard.waiting;
+        for ((_, sum), device) in self.devices.iter_mut().zip(shard.devices) {
+            *sum += device;
+        }
+    }
+
+    fn add_thread(&mut self, figures: &Figures) {
+        self.failures += figures.failures();
+        self.waiting_for_memory += figures.waiting_for_memory();
+        self.latencies.iter_mut().zip(figures.latencies()).for_each(|(sum, its)| *sum += its);
+    }
+}
+
+/// A metric: its name, its type, its help text, and its value, if it has one.
+struct Metric<T> {
+    name: &'static str,
+    kind: MetricType,
+    help: &'static str,
+    value: fn(&T) -> Option<u64>,
+}
+
+#[derive(Clone, Copy)]
+enum MetricType {
+    Counter,
+    Gauge,
+    Histogram,
+}
+
+/// Makes a table of metrics, one in each row: type, name, help text, and a function that returns the value.
+macro_rules! metrics {
+    ($($kind:ident $name:literal $help:literal |$of:pat_param| $value:expr;)*) => {
+        &[$(Metric { name: $name, kind: MetricType::$kind, help: $help, value: |$of| Some($value) }),*]
+    };
+}
+
+const COUNTERS: &[Metric<Stats>] = metrics! {
+    Counter "adit_kv_gets_total" "Gets, hits and misses." |s| s.gets;
+    Counter "adit_kv_get_hits_total" "Gets that found their object." |s| s.hits;
+    Counter "adit_kv_get_misses_total" "Gets that did not, whyever." |s| s.misses;
+    Counter "adit_kv_get_corrupt_total" "Misses of objects whose bytes on the device were not those that were put."
+        |s| s.misses_corrupt;
+    Counter "adit_kv_puts_total" "Puts." |s| s.puts;
+    Counter "adit_kv_puts_declined_total" "Puts that admission or the write budget was against." |s| s.declined;
+    Counter "adit_kv_deletes_total" "Objects removed on request." |s| s.deletes;
+    Counter "adit_kv_expirations_total" "Objects whose time was over." |s| s.expirations;
+    Counter "adit_kv_read_bytes_total" "Bytes that hits gave to callers." |s| s.bytes_read;
+    Counter "adit_kv_written_bytes_total" "Bytes of objects that were stored." |s| s.bytes_written;
+    Counter "adit_kv_journal_bytes_total" "Bytes of the journal written." |s| s.journal_bytes;
+    Counter "adit_kv_checkpoint_bytes_total" "Bytes of checkpoints written." |s| s.checkpoint_bytes;
+    Counter "adit_kv_copied_bytes_total" "Bytes copied between callers' memory and the store's."
+        |s| s.copied_bytes;
+    Counter "adit_kv_spills_total" "Requests given memory beyond the pools, because callers held all of those."
+        |s| s.spills;
+    Counter "adit_kv_spilled_bytes_total" "Bytes of that memory." |s| s.spilled_bytes;
+    Counter "adit_kv_deallocated_bytes_total" "Bytes that devices were told hold nothing." |s| s.discards_bytes;
+    Counter "adit_kv_device_failures_total" "Devices that failed." |s| s.device_failures;
+    Counter "adit_kv_checkpoints_total" "Checkpoints completed." |s| s.checkpoints;
+    Gauge "adit_kv_journal_delay_max_ns"
+        "Longest time from an acknowledgement until its record was sent to the journal's device."
+        |s| s.journal_delay_max_ns;
+    Counter "adit_kv_journal_lost_blocks_total" "Flushed blocks of journals that the opening could not read."
+        |s| s.journal_lost_blocks;
+    Counter "adit_kv_journal_outdated_objects_total"
+        "Objects that these blocks may have replaced or deleted, dropped or kept by the opening."
+        |s| s.journal_outdated_objects;
+    Counter "adit_kv_tier_hits_total" "Hits that the memory tier answered." |s| s.tier_hits;
+    Counter "adit_kv_tier_hit_bytes_total" "Bytes that these gave to callers." |s| s.tier_hit_bytes;
+    Counter "adit_kv_tier_admissions_total" "Objects that came into the memory tier." |s| s.tier_admissions;
+    Counter "adit_kv_tier_evictions_total" "Objects that left it for others, or because it was made smaller."
+        |s| s.tier_evictions;
+    Counter "adit_kv_tier_invalidations_total" "Objects that left it because they were replaced or removed."
+        |s| s.tier_invalidations;
+    Gauge "adit_kv_tier_objects" "Objects in the memory tier." |s| s.tier_objects;
+    Gauge "adit_kv_tier_used_bytes" "Their bytes, padding included." |s| s.tier_object_bytes;
+    Gauge "adit_kv_tier_bytes" "Bytes of memory that the memory tier has." |s| s.tier_bytes;
+    Gauge "adit_kv_tier_pinned_bytes" "Bytes of its regions in which callers hold values, with those that it gave up."
+        |s| s.tier_pinned_bytes;
+    Gauge "adit_kv_tier_given_up_bytes" "Bytes of regions that it gave up and values still keep."
+        |s| s.tier_given_up_bytes;
+    Gauge "adit_kv_objects" "Objects there are." |s| s.objects;
+    Gauge "adit_kv_leased_objects" "Objects that are leased." |s| s.leased;
+    Gauge "adit_kv_used_bytes" "Bytes in use, padding included." |s| s.used_units * UNIT_BYTES;
+    Gauge "adit_kv_capacity_bytes" "Bytes that objects may take." |s| s.capacity_units * UNIT_BYTES;
+    Gauge "adit_kv_free_runs" "Runs of free space." |s| s.free_runs;
+    Gauge "adit_kv_largest_free_bytes" "Bytes of the longest of them." |s| s.largest_free_units * UNIT_BYTES;
+    Gauge "adit_kv_memory_bytes" "Bytes of memory that tables take." |s| s.memory_bytes;
+};
+
+const EVICTIONS: &[Metric<Evicted>] = metrics! {
+    Counter "adit_kv_evictions_total" "Objects evicted." |evicted| evicted.objects;
+    Counter "adit_kv_evicted_bytes_total" "Bytes of objects evicted, padding included." |evicted| evicted.bytes;
+};
+
+const REQUESTS: &[Metric<Sample>] = metrics! {
+    Counter "adit_kv_failures_total" "Requests that failed, misses not included." |s| s.failures;
+    Gauge "adit_kv_waiting_for_memory" "Reads that wait for registered memory." |s| s.waiting_for_memory;
+    Gauge "adit_kv_waiting_for_room" "Requests that wait for room on the media." |s| s.waiting_for_room;
+};
+
+const THREADS: &[Metric<(usize, usize)>] = metrics! {
+    Gauge "adit_kv_mailbox_jobs" "Jobs that wait for a thread." |(jobs, _)| *jobs as u64;
+    Gauge "adit_kv_mailbox_capacity" "Jobs that may wait for a thread." |(_, depth)| *depth as u64;
+};
+
+const MEMORY: &[Metric<Sample>] = metrics! {
+    Counter "adit_kv_in_place_bytes_total" "Bytes that devices read from callers' memory or wrote to it."
+        |s| s.in_place_bytes;
+};
+
+const POOLS: &[Metric<(usize, usize)>] = metrics! {
+    Gauge "adit_kv_pool_bytes" "Bytes of registered memory." |(bytes, _)| *bytes as u64;
+    Gauge "adit_kv_pool_used_bytes" "Bytes of registered memory that requests and values hold."
+        |(_, lent)| *lent as u64;
+};
+
+const DEVICES: &[Metric<DeviceFigures>] = metrics! {
+    Counter "adit_kv_device_read_bytes_total" "Bytes read from a device for any purpose." |d| d.read_bytes;
+    Counter "adit_kv_device_written_bytes_total" "Bytes written to a device for any purpose." |d| d.written_bytes;
+    Counter "adit_kv_device_errors_total" "Commands that a device failed, repetitions included." |d| d.errors;
+    Gauge "adit_kv_device_in_flight" "Commands that a device has now." |d| d.in_flight;
+    Gauge "adit_kv_device_waiting" "Commands that wait to be sent to a device." |d| d.waiting;
+    Gauge "adit_kv_device_failed_shards" "Shards for which a device is out of service." |d| d.failed;
+};
+
+const TENANTS: &[Metric<TenantStats>] = metrics! {
+    Gauge "adit_kv_tenant_objects" "Objects of the tenant." |t| t.objects;
+    Gauge "adit_kv_tenant_used_bytes" "Bytes of its objects, padding included." |t| t.used_bytes;
+    Gauge "adit_kv_tenant_quota_bytes" "Bytes that it may use, if there is a quota." |t| t.quota?.bytes;
+    Counter "adit_kv_tenant_puts_total" "Objects stored for it." |t| t.puts;
+    Counter "adit_kv_tenant_gets_total" "Gets that found an object of it." |t| t.gets;
+    Counter "adit_kv_tenant_get_hits_total" "Of these, those that returned it." |t| t.hits;
+    Counter "adit_kv_tenant_evictions_total" "Objects of it that were evicted." |t| t.evictions;
+    Counter "adit_kv_tenant_refusals_total" "Puts refused because of its quota." |t| t.refusals;
+};
+
+/// Formats a sample.
+pub(super) fn text(sample: &Sample) -> String {
+    let mut text = Text::default();
+    text.add(COUNTERS, [(None, &sample.stats)]);
+    let Evictions { space, records, fragmentation, quota } = &sample.stats.evictions;
+    let reasons = [space, records, fragmentation, quota];
+    let names = ["space", "records", "fragmentation", "quota"];
+    text.add(EVICTIONS, names.map(|name| Some(("reason", name))).into_iter().zip(reasons));
+    let (name, help) = ("adit_kv_request_seconds", "From a call to its answer, in seconds.");
+    text.family(name, MetricType::Histogram, help);
+    for (kind, latencies) in KINDS.iter().zip(&sample.latencies) {
+        text.histogram(name, &[("request", kind)], latencies);
+    }
+    text.add(REQUESTS, [(None, sample)]);
+    text.add_numbered(THREADS, "thread", &sample.mailboxes);
+    text.add(MEMORY, [(None, sample)]);
+    text.add_numbered(POOLS, "pool", &sample.pools);
+    let devices = sample.devices.iter();
+    text.add(DEVICES, devices.map(|(name, figures)| (Some(("device", &**name)), figures)));
+    let name = "adit_kv_device_command_seconds";
+    let help = "From sending a command to its completion, in seconds.";
+    text.family(name, MetricType::Histogram, help);
+    for (device, figures) in &sample.devices {
+        for (operation, latencies) in DeviceFigures::OPERATIONS.iter().zip(&figures.latencies) {
+            text.histogram(name, &[("device", device), ("operation", operation)], latencies);
+        }
+    }
+    let tenants = sample.tenants.iter();
+    text.add(TENANTS, tenants.map(|tenant| (Some(("tenant", &*tenant.name)), tenant)));
+    text.0
+}
+
+/// The text so far.
+#[derive(Default)]
+struct Text(String);
+
+/// A label: its name and its value.
+type Label<'a> = (&'static str, &'a str);
+
+impl Text {
+    /// Adds a table of metrics, each with a sample for each of `items`, which a label tells apart if there are several.
+    fn add<'a, T: 'a>(
+        &mut self,
+        metrics: &[Metric<T>],
+        items: impl IntoIterator<Item = (Option<Label<'a>>, &'a T)> + Clone,
+    ) {
+        for Metric { name, kind, help, value } in metrics {
+            self.family(name, *kind, help);
+            for (label, item) in items.clone() {
+                if let Some(value) = value(item) {
+                    self.value(name, label.as_slice(), value);
+                }
+            }
+        }
+    }
+
+    /// Like [`Text::add`], for items that `label` tells apart by their numbers.
+    fn add_numbered<T>(&mut self, metrics: &[Metric<T>], label: &'static str, items: &[T]) {
+        let numbers: Vec<String> = (0..items.len()).map(|number| number.to_string()).collect();
+        self.add(metrics, numbers.iter().map(|number| Some((label, &**number))).zip(items));
+    }
+
+    fn family(&mut self, name: &str, kind: MetricType, help: &str) {
+        let kind = match kind {
+            MetricType::Counter => "counter",
+            MetricType::Gauge => "gauge",
+            MetricType::Histogram => "histogram",
+        };
+        self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
+    }
+
+    fn line(&mut self, line: std::fmt::Arguments<'_>) {
+        writeln!(self.0, "{line}").expect("a string takes all that is written");
+    }
+
+    fn value(&mut self, name: &str, labels: &[Label<'_>], value: impl Display) {
+        let labels: Vec<String> =
+            labels.iter().map(|(name, value)| format!("{name}=\"{}\"", escaped(value))).collect();
+        match labels.is_empty() {
+            true => self.line(format_args!("{name} {value}")),
+            false => self.line(format_args!("{name}{{{}}} {value}", labels.join(","))),
+        }
+    }
+
+    fn histogram(&mut self, name: &str, labels: &[Label<'_>], latencies: &Latencies) {
+        let bucket = format!("{name}_bucket");
+        for (bound, below) in latencies.cumulative() {
+            let bound = bound.as_secs_f64().to_string();
+            self.value(&bucket, &[labels, &[("le", &bound)]].concat(), below);
+        }
+        self.value(&bucket, &[labels, &[("le", "+Inf")]].concat(), latencies.count());
+        self.value(&format!("{name}_sum"), labels, latencies.sum().as_secs_f64());
+        self.value(&format!("{name}_count"), labels, latencies.count());
+    }
+}
+
+/// Escapes a label's value.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::options::{Quota, WhenReached};
+    use adit_driver::Time;
+    use std::collections::BTreeMap;
+
+    /// Parses the samples as strictly as Prometheus' own parser: help, type, then samples of that family.
+    fn parse(text: &str) -> BTreeMap<String, f64> {
+        assert!(text.ends_with('\n'));
+        let (mut samples, mut family, mut kind) = (BTreeMap::new(), "", "");
+        let mut lines = text.lines();
+        while let Some(line) = lines.next() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                let (name, help) = help.split_once(' ').expect("a name and a text");
+                assert!(help.ends_with('.') && !help.contains('\\'), "{line}");
+                let of_type = lines.next().and_then(|line| line.strip_prefix("# TYPE "));
+                (family, kind) = of_type.and_then(|it| it.split_once(' ')).expect("a type");
+                assert_eq!(name, family);
+                assert!(family.bytes().all(|byte| byte == b'_' || byte.is_ascii_lowercase()));
+                assert_eq!(kind == "counter", family.ends_with("_total"), "{family} is a {kind}");
+                continue;
+            }
+            let (name, value) = line.rsplit_once(' ').expect("a name and a value");
+            let bare = name.split('{').next().unwrap_or_default();
+            let suffix = bare.strip_prefix(family).expect("a sample of its family");
+            let is_of_histogram = ["_bucket", "_sum", "_count"].contains(&suffix);
+            assert_eq!(is_of_histogram, kind == "histogram", "{line}");
+            assert!(is_of_histogram || suffix.is_empty(), "{line}");
+            let is_new =
+                samples.insert(name.to_owned(), value.parse().expect("a number")).is_none();
+            assert!(is_new, "{name} is there twice");
+        }
+        samples
+    }
+
+    #[test]
+    fn each_metric_is_there_once_with_its_value() {
+        let stats = Stats { hits: 7, used_units: 3, misses_corrupt: 1, ..Stats::default() };
+        let sample = Sample { stats, failures: 9, mailboxes: vec![(2, 8)], ..Sample::default() };
+        let parsed = parse(&text(&sample));
+        assert_eq!(parsed["adit_kv_get_hits_total"], 7.0);
+        assert_eq!(parsed["adit_kv_used_bytes"], 3.0 * 4096.0);
+        assert_eq!(parsed["adit_kv_get_corrupt_total"], 1.0);
+        assert_eq!(parsed["adit_kv_failures_total"], 9.0);
+        assert_eq!(parsed["adit_kv_mailbox_jobs{thread=\"0\"}"], 2.0);
+    }
+
+    #[test]
+    fn a_histogram_counts_up_to_infinity() {
+        let mut sample = Sample::default();
+        for ns in [1, 4000, 4001, 1 << 40] {
+            sample.latencies[2].record(Time::ZERO, Time::from_ns(ns));
+        }
+        let parsed = parse(&text(&sample));
+        let put = |le: &str| {
+            parsed[&format!("adit_kv_request_seconds_bucket{{request=\"put\",le=\"{le}\"}}")]
+        };
+        assert_eq!(["0.000004", "0.000008", "8.388608", "+Inf"].map(put), [2.0, 3.0, 3.0, 4.0]);
+        assert_eq!(parsed["adit_kv_request_seconds_count{request=\"put\"}"], 4.0);
+        assert!(parsed["adit_kv_request_seconds_sum{request=\"put\"}"] > 1099.0);
+    }
+
+    #[test]
+    fn a_tenants_name_is_a_label_whatever_is_in_it() {
+        let quota = Some(Quota { bytes: 77, when_reached: WhenReached::Refuse });
+        let named = |name: &str, quota| TenantStats {
+            name: name.into(),
+            quota,
+            refusals: 5,
+            ..TenantStats::default()
+        };
+        let tenants = vec![named("", None), named("a\"\\\n", quota)];
+        let text = text(&Sample { tenants, ..Sample::default() });
+        let lines = |start: &str| text.lines().filter(|line| line.starts_with(start)).count();
+        assert_eq!(lines("adit_kv_tenant_quota_bytes{tenant=\"a\\\"\\\\\\n\"} 77"), 1, "{text}");
+        assert_eq!(lines("adit_kv_tenant_quota_bytes{"), 1, "one has a quota: {text}");
+        assert_eq!(lines("adit_kv_tenant_refusals_total{tenant=\"\"} 5"), 1, "{text}");
+    }
+
+    #[test]
+    fn a_device_has_its_name_whatever_it_is() {
+        let figures = DeviceFigures { errors: 3, ..DeviceFigures::default() };
+        let devices = vec![("uring:a \"b\\\n".to_owned(), figures)];
+        let parsed = parse(&text(&Sample { devices, ..Sample::default() }));
+        assert_eq!(parsed["adit_kv_device_errors_total{device=\"uring:a \\\"b\\\\\\n\"}"], 3.0);
+    }
+}

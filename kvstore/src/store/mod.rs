@@ -17,7 +17,7 @@
 //! - **Every request ends exactly once** and returns its memory, within the store's timeout after the call or soon
 //!   after it. A request that has not begun by the timeout fails; one that has begun ends with the device's command,
 //!   which has a deadline of its own.
-//! - **Its requests are bounded by its callers.** The store has as many as callers hold pendings. It allocates memory
+//! - **Its requests are bounded by its callers.** Each belongs to a pending that a caller holds. It allocates memory
 //!   beyond its pools only for requests that would otherwise wait for callers. Calls that begin with `try_` hand the
 //!   request back instead of letting it wait.
 //! - **Dropping a [`Pending`] cancels its request** unless that has begun, and gives its place to the next. Memory in

@@ -60,7 +60,7 @@ impl ShardTransfers {
         self.items[at].as_ref()
     }
 
-    /// Returns by whom the bytes that this transfer reads are verified.
+    /// Returns which side verifies the bytes that this transfer reads.
     ///
     /// # Panics
     /// If the transfer is not one of these.

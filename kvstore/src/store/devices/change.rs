@@ -39,7 +39,7 @@ pub enum Change {
     Remove {
         /// The device's index among the targets.
         device: u8,
-        /// What happens to its objects.
+        /// The treatment of its objects.
         objects: Leaving,
     },
     /// Uses the space that devices have gained since the last change or the format.

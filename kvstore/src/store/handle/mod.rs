@@ -1,10 +1,10 @@
-//! The handle of a store, for any thread. Nothing else in this crate's store uses it.
+//! The handle of a store, for any thread. No other folder of the store imports it.
 //!
 //! | file | holds |
 //! |---|---|
-//! | `keys` | calls on conditions, for many keys, about expiries, prefixes and what was removed |
+//! | `keys` | calls on conditions, for many keys, about expiries, scans and removals |
 //! | `blocks` | calls for KV blocks and their layers |
-//! | `reader`, `supply` | objects of any length, in pieces: read, and put from what can be read |
+//! | `reader`, `supply` | objects of any length, in pieces: read, and put from a reader |
 //! | `moving` | exports and imports |
 //! | `writer` | objects that are written in parts |
 //! | `resources` | memory of the caller's, feeds, and the tier |
@@ -62,7 +62,7 @@ use crate::shard::{
     Action, Failure, GetItem, Part, PutItem, Recovery, ReserveItem, Selection, Stats, TenantStats,
 };
 
-/// How long to wait at least for the end of a sweep.
+/// The minimum time to wait for the end of a sweep.
 const SWEEP_PATIENCE: Duration = Duration::from_secs(600);
 
 /// A handle to a store, usable from any thread. Clones refer to the same store.

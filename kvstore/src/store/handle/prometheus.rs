@@ -36,7 +36,7 @@ pub(super) struct Sample {
     pub(super) tenants: Vec<TenantStats>,
 }
 
-/// What one shard adds to a sample.
+/// The part of a sample that one shard adds.
 pub(super) struct Sampled {
     stats: Stats,
     waiting: u64,

@@ -25,9 +25,9 @@ use crate::store::answer::{Answer, ObjectInfo, Pending, Value};
 use crate::store::core::Core;
 use crate::store::memory::Unfinished;
 
-/// Bytes that are read at once at least, if pieces are shorter.
+/// Minimum number of bytes that are read at once, if pieces are shorter.
 const STEP_BYTES: u64 = 1 << 20;
-/// Steps that are asked for before they are wanted.
+/// Number of steps that are read ahead.
 const AHEAD: u64 = 2;
 
 /// A source of the pieces of an object of one version.
@@ -38,7 +38,7 @@ pub trait Pieces {
     type Unfinished: Into<Self::Error>;
     /// Why reading failed.
     type Error: std::error::Error + From<Error> + Send + Sync + 'static;
-    /// A range that was asked for; `None` if there is no such object.
+    /// A requested range; `None` if there is no such object.
     type Asked: Future<Output = Result<Option<Self::Piece>, Self::Unfinished>> + Unpin;
 
     /// Asks for a range of the object.
@@ -66,7 +66,7 @@ pub struct Reader<P: Pieces> {
     version: Version,
     /// Ranges begin and end at multiples of it, unless the caller's do not.
     step: u64,
-    /// How many steps may be asked for before they are wanted.
+    /// How many steps may be read ahead.
     ahead_max: usize,
     /// The next byte of the caller's, and the end of the caller's range.
     at: u64,
@@ -222,7 +222,7 @@ impl<P: Pieces> Reader<P> {
         }
     }
 
-    /// Takes the answer to the request for the next bytes; returns `None` if they have to be asked for again.
+    /// Takes the answer to the request for the next bytes; returns `None` if that has to be repeated.
     fn settled(
         &mut self,
         bytes: u64,

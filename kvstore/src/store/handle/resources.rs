@@ -56,9 +56,9 @@ impl Store {
     /// MiB and 1/32 of what there is: a thread looks every 100 ms, takes memory from the tier at once, and gives it
     /// back step by step. Memory goes by regions of up to 64 MiB for each shard. `docs/operate/kv.md` says more.
     ///
-    /// What exceeds `bytes` is freed before this returns, with the objects in it, which stay in the store; only what
-    /// a [`Value`](crate::store::Value) holds is freed with it. When the size changes, the tier forgets how often its
-    /// objects were read. Blocks while memory is pinned.
+    /// Memory beyond `bytes` is freed before this returns, with the objects in it, which stay in the store. Memory that a
+    /// [`Value`](crate::store::Value) holds is freed with the value. When the size changes, the tier forgets how often
+    /// its objects were read. Blocks while memory is pinned.
     ///
     /// # Errors
     /// As [`Device::allocate`], with less memory in the tier than there is room for; the same if the system grants no

@@ -18,7 +18,7 @@ use crate::store::request::{Asked, Caller, Unequipped, WriterCaller};
 pub struct Writer {
     core: Arc<Core>,
     shard: u16,
-    /// Of its key.
+    /// The hash of its key.
     hash: u64,
     id: WriterId,
     bytes: u64,

@@ -21,7 +21,7 @@ const UNIT: usize = UNIT_BYTES as usize;
 /// The memory that the devices of a store can use: its pools, and memory of callers.
 pub(crate) struct DeviceReach {
     devices: Vec<Device>,
-    /// By device, for reads and for writes, if the pages of memory matter to it.
+    /// For each device the choosers of reads and of writes, if the size of pages matters to it.
     choosers: Vec<Option<[Arc<ModeChooser>; 2]>>,
     pub(super) pools: Arc<Pools>,
 }

@@ -150,17 +150,17 @@ impl QueuedTake {
         Some(PoolBuffer { run: Some(run), len: self.len, pool: Arc::clone(&self.pool) })
     }
 
-    /// Returns the pool that it waits for.
+    /// Returns the pool of the awaited memory.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// Returns the bytes that it waits for, in whole units.
+    /// Returns the awaited bytes, in whole units.
     pub(crate) fn bytes(&self) -> usize {
         whole_units(self.len)
     }
 
-    /// Returns the length in bytes that was asked for.
+    /// Returns the requested length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }

@@ -28,8 +28,8 @@ pub(crate) struct Unequipped {
 enum Call {
     Fetch(Fetch, GetItem),
     Bounced(Box<BouncedRead>, GetItem),
-    Put(Reply<Put>, PutItem, Unregistered<'static>),
-    Fill(Reply<AnyBuffer>, FillItem, Unregistered<'static>),
+    Put(Reply<Put>, PutItem, Box<Unregistered<'static>>),
+    Fill(Reply<AnyBuffer>, FillItem, Box<Unregistered<'static>>),
 }
 
 impl Unequipped {
@@ -64,7 +64,7 @@ impl Unequipped {
         (reply, item): (Reply<Put>, PutItem),
         data: Unregistered<'static>,
     ) -> Unequipped {
-        let (lacks, call) = (data.lacks(), Call::Put(reply, item, data));
+        let (lacks, call) = (data.lacks(), Call::Put(reply, item, Box::new(data)));
         Unequipped { hash, since, deadline, lacks, call }
     }
 
@@ -74,7 +74,7 @@ impl Unequipped {
         (reply, item): (Reply<AnyBuffer>, FillItem),
         data: Unregistered<'static>,
     ) -> Unequipped {
-        let (lacks, call) = (data.lacks(), Call::Fill(reply, item, data));
+        let (lacks, call) = (data.lacks(), Call::Fill(reply, item, Box::new(data)));
         Unequipped { hash: 0, since, deadline, lacks, call }
     }
 

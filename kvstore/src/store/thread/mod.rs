@@ -198,7 +198,7 @@ impl Rounds {
         }
     }
 
-    /// Takes jobs, at most as many as changes may wait.
+    /// Takes jobs, at most `depth` in a turn.
     fn take_jobs(&mut self, now: Time) -> usize {
         let mut taken = 0;
         while taken < self.worker.depth
@@ -305,24 +305,12 @@ impl Rounds {
                 let (Caller::Read(read), Action::Get(item)) = (&mut reply.caller, action) else {
                     return false;
                 };
-                let Some(lacks) = read.take(found, item, pools, resident).transpose() else {
-                    return read.is_shared();
+                let lacks = match read.take(found, item, pools, resident) {
+                    Ok(None) => return read.is_shared(),
+                    Ok(Some(len)) => Ok(len),
+                    Err(error) => Err(error),
                 };
-                let len = *lacks.as_ref().unwrap_or(&0);
-                let Some(asked) = next.take() else { return false };
-                match (Unequipped::read(asked, (len, Some(found.device))), lacks) {
-                    (Ok(asked), Ok(_)) => backlog.memory_waits.push(
-                        now,
-                        pools,
-                        MemoryWaiter::Request { shard, asked },
-                    ),
-                    (Ok(asked), Err(error)) => asked.refuse(error),
-                    (Err(asked), _) => {
-                        *next = Some(asked);
-                        return false;
-                    }
-                }
-                kept += 1;
+                kept += backlog.keep(now, pools, (next, shard), (lacks, found.device));
                 false
             },
         );
@@ -502,6 +490,34 @@ impl Worker {
 }
 
 impl Backlog {
+    /// Takes a read back from its shard: it waits for the memory that it lacks, or fails. Returns how many were taken
+    /// back.
+    #[cold]
+    fn keep(
+        &mut self,
+        now: Time,
+        pools: &Pools,
+        (next, shard): (&mut Option<Hashed<Waiter>>, usize),
+        (lacks, device): (Result<usize>, u8),
+    ) -> usize {
+        let Some(asked) = next.take() else { return 0 };
+        let len = *lacks.as_ref().unwrap_or(&0);
+        match (Unequipped::read(asked, (len, Some(device))), lacks) {
+            (Ok(asked), Ok(_)) => {
+                self.memory_waits.push(now, pools, MemoryWaiter::Request { shard, asked });
+                1
+            }
+            (Ok(asked), Err(error)) => {
+                asked.refuse(error);
+                1
+            }
+            (Err(asked), _) => {
+                *next = Some(asked);
+                0
+            }
+        }
+    }
+
     /// Counts and delivers an answer.
     fn answer(
         &mut self,

@@ -17,7 +17,7 @@ pub(crate) struct TierSize {
     pub(super) bytes: u64,
     /// Whether a change failed midway: shards may have more or less than `bytes`.
     pub(super) is_unknown: bool,
-    /// Without it, memory does not limit the tier.
+    /// Reads the machine's memory. Without a probe, that does not limit the tier.
     pub(super) probe: Option<Probe>,
     /// Whether the last change failed, which the log says.
     pub(super) has_failed: bool,

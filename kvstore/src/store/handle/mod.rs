@@ -31,7 +31,7 @@ use adit_driver::{Buffer, Device};
 
 pub use self::blocks::{BlocksWriter, ReservedBlocks};
 pub use self::moving::{Import, ImportWith, Imported};
-use self::prometheus::{Sample, Sampled};
+use self::prometheus::Sample;
 pub use self::reader::{Pieces, Reader, StorePieces, step_bytes};
 use self::refused::refused_put;
 pub use self::refused::{RefuseReason, Refused};
@@ -407,7 +407,7 @@ impl Store {
     pub fn prometheus(&self) -> Pending<String> {
         let core = Arc::clone(&self.core);
         self.core.ask_each(
-            |shard, _| Ok(Sampled::of(shard)),
+            |shard, _| Ok(Sample::of_shard(shard)),
             move |parts| prometheus::text(&Sample::of(&core, parts)),
         )
     }

@@ -11,7 +11,7 @@ use crate::shard::{DeviceFigures, Evicted, Evictions, Stats, TenantStats};
 use crate::store::answer::merged;
 use crate::store::core::Core;
 use crate::store::request::ThreadShard;
-use crate::store::thread::{Figures, KINDS};
+use crate::store::thread::KINDS;
 
 /// The figures of a store at one moment.
 #[derive(Debug, Default)]
@@ -36,57 +36,44 @@ pub(super) struct Sample {
     pub(super) tenants: Vec<TenantStats>,
 }
 
-/// The part of a sample that one shard adds.
-pub(super) struct Sampled {
-    stats: Stats,
-    waiting: u64,
-    devices: Vec<DeviceFigures>,
-    tenants: Vec<TenantStats>,
-}
-
-impl Sampled {
-    pub(super) fn of(shard: &ThreadShard) -> Sampled {
-        let (stats, waiting) = (shard.stats(), shard.waiting() as u64);
-        let (devices, tenants) = (shard.lanes().figures().collect(), shard.tenants().stats());
-        Sampled { stats, waiting, devices, tenants }
-    }
-}
-
 impl Sample {
+    /// Returns the figures of one shard; its devices have no names.
+    pub(super) fn of_shard(shard: &ThreadShard) -> Sample {
+        Sample {
+            stats: shard.stats(),
+            waiting_for_room: shard.waiting() as u64,
+            devices: shard.lanes().figures().map(|figures| (String::new(), figures)).collect(),
+            tenants: shard.tenants().stats(),
+            ..Sample::default()
+        }
+    }
+
     /// Adds up the figures of all shards and threads.
-    pub(super) fn of(core: &Core, shards: Vec<Sampled>) -> Sample {
+    pub(super) fn of(core: &Core, shards: Vec<Sample>) -> Sample {
         let names = core.devices.as_slice().iter().map(|device| device.info().device.clone());
         let mailboxes = core.mailboxes.iter().map(|mailbox| (mailbox.len(), mailbox.depth()));
-        let mut sample = Sample {
+        let mut sum = Sample {
             mailboxes: mailboxes.collect(),
             pools: core.pools.usage().collect(),
+            in_place_bytes: core.pools.counts.in_place_bytes(),
             devices: names.map(|name| (name, DeviceFigures::default())).collect(),
             ..Sample::default()
         };
-        let mut tenants = Vec::new();
-        for mut shard in shards {
-            tenants.append(&mut shard.tenants);
-            sample.add_shard(shard);
+        for shard in shards {
+            sum.stats += shard.stats;
+            sum.waiting_for_room += shard.waiting_for_room;
+            let devices = sum.devices.iter_mut().zip(shard.devices);
+            devices.for_each(|((_, sum), (_, figures))| *sum += figures);
+            sum.tenants.extend(shard.tenants);
         }
-        sample.tenants = merged(tenants);
-        core.figures.iter().for_each(|figures| sample.add_thread(figures));
-        core.pools.counts.add_to(&mut sample.stats);
-        sample.in_place_bytes = core.pools.counts.in_place_bytes();
-        sample
-    }
-
-    fn add_shard(&mut self, shard: Sampled) {
-        self.stats += shard.stats;
-        self.waiting_for_room += shard.waiting;
-        for ((_, sum), device) in self.devices.iter_mut().zip(shard.devices) {
-            *sum += device;
+        sum.tenants = merged(sum.tenants);
+        core.pools.counts.add_to(&mut sum.stats);
+        for figures in &core.figures {
+            sum.failures += figures.failures();
+            sum.waiting_for_memory += figures.waiting_for_memory();
+            sum.latencies.iter_mut().zip(figures.latencies()).for_each(|(sum, its)| *sum += its);
         }
-    }
-
-    fn add_thread(&mut self, figures: &Figures) {
-        self.failures += figures.failures();
-        self.waiting_for_memory += figures.waiting_for_memory();
-        self.latencies.iter_mut().zip(figures.latencies()).for_each(|(sum, its)| *sum += its);
+        sum
     }
 }
 

@@ -51,6 +51,8 @@ use super::request::{
     Asked, BouncedRead, Caller, DefinedLayout, PutWith, ReadCaller, Tenant, Unequipped, put_options,
 };
 use super::threads::{self, Threads};
+#[cfg(doc)]
+use crate::error::Error;
 use crate::error::Result;
 use crate::media::change::Changed;
 use crate::media::format::Set;

@@ -1,5 +1,6 @@
 //! The crate's public error, whose variants say what the caller can do.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::time::Duration;
 
@@ -144,10 +145,10 @@ pub enum Failure {
     },
     /// There cannot be such a tenant, or it cannot have a quota.
     #[error("{0}")]
-    Tenant(&'static str),
+    Tenant(Cow<'static, str>),
     /// There are too many layouts.
     #[error("{0}")]
-    Layout(&'static str),
+    Layout(Cow<'static, str>),
     /// The memory is too short or not whole units.
     #[error(
         "the part takes {needs} bytes of memory in whole units of 4096 and there are {has}: give as many"
@@ -175,7 +176,7 @@ pub enum Failure {
     },
     /// The object has no such part.
     #[error("{0}")]
-    Part(&'static str),
+    Part(Cow<'static, str>),
     /// No object is being written by this writer.
     #[error("no object is being written by this writer: it was sealed, abandoned or never made")]
     Writer,

@@ -37,7 +37,7 @@ pub(super) fn extract(
         (None, Part::All) => plain(object, 0..object.bytes, item, parts),
         (None, Part::Bytes(range)) => plain(object, range.clone(), item, parts),
         (None, Part::Layer(_)) => {
-            Err(Failure::Part("a plain object has no layers: ask for bytes of it"))
+            Err(Failure::Part("a plain object has no layers: ask for bytes of it".into()))
         }
         (Some(layout), Part::All) => {
             Ok(runs(layout, object, 0..layout.block().layers, item, parts))
@@ -45,7 +45,7 @@ pub(super) fn extract(
         (Some(layout), Part::Layer(layer)) if *layer < layout.block().layers => {
             Ok(runs(layout, object, *layer..*layer + 1, item, parts))
         }
-        (Some(_), Part::Layer(_)) => Err(Failure::Part("the layout has no such layer")),
+        (Some(_), Part::Layer(_)) => Err(Failure::Part("the layout has no such layer".into())),
         (Some(layout), Part::Bytes(range)) => {
             Ok(runs(layout, object, layers_of(layout, range)?, item, parts))
         }
@@ -57,10 +57,12 @@ fn layers_of(layout: &Layout, range: &Range<u64>) -> Result<Range<u32>, Failure>
     let (all, layer) = (layout.block_units() * UNIT_BYTES, layout.run_units() * UNIT_BYTES);
     let (start, end) = (range.start, range.end.min(all));
     if start >= end {
-        return Err(Failure::Part("the range has no bytes of the object"));
+        return Err(Failure::Part("the range has no bytes of the object".into()));
     }
     if !start.is_multiple_of(layer) || !end.is_multiple_of(layer) {
-        return Err(Failure::Part("a range of a KV block begins and ends where its layers do"));
+        return Err(Failure::Part(
+            "a range of a KV block begins and ends where its layers do".into(),
+        ));
     }
     Ok((start / layer) as u32..(end / layer) as u32)
 }
@@ -77,11 +79,11 @@ fn plain(
     let (start, end) = (range.start, range.end.min(object.bytes));
     let is_empty = object.bytes == 0 && start == 0;
     if start >= end && !is_empty {
-        return Err(Failure::Part("the range has no bytes of the object"));
+        return Err(Failure::Part("the range has no bytes of the object".into()));
     }
     if start & within != 0 || (end & within != 0 && end != object.bytes) {
         return Err(Failure::Part(
-            "a range begins and ends where pieces of the object do, or at its end",
+            "a range begins and ends where pieces of the object do, or at its end".into(),
         ));
     }
     let (bytes, padded_bytes) = (end - start, plain_units(end - start) * UNIT_BYTES);

@@ -146,7 +146,7 @@ impl<Q: CommandQueue<Load>, R> Parts<Q, R> {
     ) -> Result<LayoutId, Failure> {
         self.check_definable()?;
         let added = self.objects.spaces_mut().layouts_mut().add(layout, may_replace);
-        let id = added.map_err(Failure::Layout)?;
+        let id = added.map_err(|why| Failure::Layout(why.into()))?;
         self.log.append(now, &Record::Layout { id, bytes: &layout.encode() });
         Ok(id)
     }
@@ -160,7 +160,7 @@ impl<Q: CommandQueue<Load>, R> Parts<Q, R> {
     ) -> Result<TenantId, Failure> {
         self.check_definable()?;
         let added = self.objects.accounts_mut().tenants_mut().add(name, may_replace);
-        let id = added.map_err(Failure::Tenant)?;
+        let id = added.map_err(|why| Failure::Tenant(why.into()))?;
         self.record_tenant(now, id);
         Ok(id)
     }
@@ -177,7 +177,7 @@ impl<Q: CommandQueue<Load>, R> Parts<Q, R> {
         }
         if id == TenantId::default() {
             let why = "the default tenant cannot have a quota: put the objects for another one";
-            return Err(Failure::Tenant(why));
+            return Err(Failure::Tenant(why.into()));
         }
         self.check_definable()?;
         self.objects.accounts_mut().tenants_mut().set_quota(id, quota);

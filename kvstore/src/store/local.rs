@@ -510,7 +510,8 @@ impl Local {
         for (shard, id) in self.shards.iter().zip(&ids) {
             keep(&mut self.holds, shard.tenants().hold(*id));
         }
-        let many = Failure::Tenant("a handle knows at most 255 tenants: open the store anew");
+        let many =
+            Failure::Tenant("a handle knows at most 255 tenants: open the store anew".into());
         self.tenants.name(ids, TenantId).ok_or(many)
     }
 
@@ -545,7 +546,8 @@ impl Local {
         for (shard, id) in self.shards.iter().zip(&ids) {
             keep(&mut self.holds, shard.layouts().hold(*id));
         }
-        let many = Failure::Layout("a handle knows at most 255 layouts: open the store anew");
+        let many =
+            Failure::Layout("a handle knows at most 255 layouts: open the store anew".into());
         self.layouts.name(ids, LayoutId).ok_or(many)
     }
 

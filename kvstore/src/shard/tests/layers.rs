@@ -1,5 +1,7 @@
 //! Layers of KV blocks: which bytes a layer has, and that each tensor is verified.
 
+use std::borrow::Cow;
+
 use adit_driver::Time;
 use adit_driver::memory::AnyBuffer;
 
@@ -22,7 +24,8 @@ const TENSOR_BYTES: usize = 5120;
 const TENSOR_UNITS: u64 = 2;
 const LAYER_UNITS: u64 = 2 * TENSOR_UNITS;
 const BLOCK_UNITS: u64 = LAYERS as u64 * LAYER_UNITS;
-const NO_LAYER: Result<Outcome, Failure> = Err(Failure::Part("the layout has no such layer"));
+const NO_LAYER: Result<Outcome, Failure> =
+    Err(Failure::Part(Cow::Borrowed("the layout has no such layer")));
 
 /// Returns memory of these tensors of block `key`; each is filled with a byte of its own, its padding with zeroes.
 fn tensors(key: u8, numbers: std::ops::Range<u8>) -> AnyBuffer {

@@ -113,8 +113,9 @@ fn a_range_of_an_object_is_whole_pieces() {
         let (key, part) = (1u64.into(), Part::Bytes(start..end));
         rig.wait(Action::Get(GetItem { key, part, into, version: None }))
     };
-    let refused =
-        Err(Failure::Part("a range begins and ends where pieces of the object do, or at its end"));
+    let refused = Err(Failure::Part(
+        "a range begins and ends where pieces of the object do, or at its end".into(),
+    ));
     for (start, end) in [(1, piece), (UNIT_BYTES, bytes), (0, piece + 1), (piece, bytes - 1)] {
         assert_eq!(range(start, end), refused, "{start} to {end}");
     }
@@ -122,7 +123,10 @@ fn a_range_of_an_object_is_whole_pieces() {
         let bytes = end.min(bytes) - start;
         assert_eq!(range(start, end), Ok(Outcome::Hit { bytes }), "{start} to {end}");
     }
-    assert_eq!(range(bytes, u64::MAX), Err(Failure::Part("the range has no bytes of the object")));
+    assert_eq!(
+        range(bytes, u64::MAX),
+        Err(Failure::Part("the range has no bytes of the object".into()))
+    );
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn an_object_that_no_device_can_hold_is_too_large() {
 #[test]
 fn an_object_has_a_length() {
     let mut rig = Rig::new(1, 64, options(Durability::Restart));
-    let refused = Err(Failure::Part("an object has up to 2^40 - 1 bytes"));
+    let refused = Err(Failure::Part("an object has up to 2^40 - 1 bytes".into()));
     let nothing = PutItem { bytes: 0, data: AnyBuffer::None, ..item(1, 1) };
     let refusal = Err(Failure::Memory { needs: UNIT_BYTES, has: 0 });
     assert_eq!(rig.wait(Action::Put(nothing)), refusal, "an empty object takes a unit");
@@ -132,7 +132,7 @@ fn a_kv_block_has_the_length_of_its_layout_with_or_without_padding() {
         let options = PutOptions { layout, ..PutOptions::default() };
         rig.wait(Action::Put(PutItem { bytes, options, ..item(1, padded / UNIT_BYTES) }))
     };
-    let refused = Err(Failure::Part("a KV block has the bytes of all its tensors"));
+    let refused = Err(Failure::Part("a KV block has the bytes of all its tensors".into()));
     assert_eq!((put(bytes), put(padded)), (STORED, STORED));
     for wrong in [bytes - 1, bytes + 1, padded - 1, padded + 1] {
         assert_eq!(put(wrong), refused, "{wrong} bytes");

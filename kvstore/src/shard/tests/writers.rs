@@ -46,7 +46,7 @@ fn an_object_is_sealed_once_each_piece_was_filled_once() {
     assert_eq!(missing(&mut rig), bytes, "never more than there are");
     assert_eq!(rig.wait(fill(writer, piece(1), PIECE_UNITS)), FILLED);
     assert_eq!(missing(&mut rig), 2 * each);
-    let twice = Err(Failure::Part("this part was filled before: a part is filled once"));
+    let twice = Err(Failure::Part("this part was filled before: a part is filled once".into()));
     assert_eq!(rig.wait(fill(writer, piece(1), PIECE_UNITS)), twice);
     assert_eq!(rig.wait(fill(writer, Part::All, 2 * PIECE_UNITS + 2)), twice, "parts of it were");
     assert_eq!(rig.wait(fill(writer, piece(2), 2)), FILLED);

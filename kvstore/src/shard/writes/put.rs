@@ -221,7 +221,7 @@ fn shape(objects: &Objects, bytes: u64, options: &PutOptions) -> Result<Object, 
         Some(layout) => whole_block(layout, bytes)?,
     };
     if bytes >= Object::BYTES_END {
-        return Err(Failure::Part("an object has up to 2^40 - 1 bytes"));
+        return Err(Failure::Part("an object has up to 2^40 - 1 bytes".into()));
     }
     let place = Place { device: 0, unit: 0 };
     let (layout, tenant, version) = (options.layout, options.tenant, Version::NONE);
@@ -269,5 +269,5 @@ fn whole_block(layout: &Layout, bytes: u64) -> Result<u64, Failure> {
     if bytes == padded || bytes == layout.block_bytes() {
         return Ok(padded);
     }
-    Err(Failure::Part("a KV block has the bytes of all its tensors"))
+    Err(Failure::Part("a KV block has the bytes of all its tensors".into()))
 }

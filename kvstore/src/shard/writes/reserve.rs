@@ -141,7 +141,7 @@ impl<R> Writes<R> {
         let device = object.place.device;
         let (needs, has) = (extract.padded_bytes, memory.bytes());
         let refusal = if writer.is_claimed(&pieces) {
-            Some(Failure::Part("this part was filled before: a part is filled once"))
+            Some(Failure::Part("this part was filled before: a part is filled once".into()))
         } else if has < needs || !memory.is_whole(UNIT_BYTES) {
             Some(Failure::Memory { needs, has })
         } else if !memory.is_accepted(&parts.lanes.of(device).info.accepts) {

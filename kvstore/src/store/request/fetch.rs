@@ -145,7 +145,9 @@ impl FetchRange {
         let range = range.cloned().unwrap_or(0..object_bytes);
         let reads_nothing = object_bytes == 0 && range.start == 0;
         if (range.start >= object_bytes || range.is_empty()) && !reads_nothing {
-            return Err(Failure::Part("the range is empty, or begins behind the object's end"));
+            return Err(Failure::Part(
+                "the range is empty, or begins behind the object's end".into(),
+            ));
         }
         let wanted = range.start..range.end.min(object_bytes);
         let read =

@@ -496,9 +496,10 @@ unsafe impl IoBuffer for Vec<Buffer> {
 }
 
 /// Any data a command may own as one type, for queues that mix them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub enum AnyBuffer {
     /// No data.
+    #[default]
     None,
     /// One buffer.
     One(Buffer),

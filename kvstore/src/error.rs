@@ -2,6 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::version::Version;
@@ -87,6 +89,29 @@ pub enum Error {
         /// The panic's message.
         why: String,
     },
+    /// The server of a served store is gone or does not answer, and the connection with it.
+    #[error("the server of the store is lost ({why}): connect again once 'adit kv serve' runs")]
+    Lost {
+        /// How that showed.
+        why: String,
+    },
+    /// The server of a served store refused the request, which its store did not get or answered with an error that is
+    /// no [`Failure`].
+    #[error("{why}")]
+    Refused {
+        /// The kind of refusal.
+        kind: RefusalKind,
+        /// The reason, in the server's words.
+        why: String,
+    },
+    /// The system refused memory, a socket or a descriptor for a served store.
+    #[error("cannot {what}: {why}")]
+    System {
+        /// What was tried.
+        what: String,
+        /// The system's reason.
+        why: Arc<io::Error>,
+    },
     /// A device holds no store, or a store that this version cannot open.
     #[error("{device}: {why}; {fix}")]
     Media {
@@ -97,6 +122,21 @@ pub enum Error {
         /// What to do.
         fix: String,
     },
+}
+
+/// How the server of a store refuses a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefusalKind {
+    /// The request means nothing, or names what is not there.
+    Malformed,
+    /// A request in progress has some of this memory.
+    InUse,
+    /// A limit of the server's is reached, which the reason names.
+    Limit,
+    /// The object does not fit in the pool of the client.
+    Pool,
+    /// The server's store failed by another error than a [`Failure`].
+    Failed,
 }
 
 /// Why a put was rejected.
@@ -151,7 +191,7 @@ pub enum Failure {
     Layout(Cow<'static, str>),
     /// The memory is too short or not whole units.
     #[error(
-        "the part takes {needs} bytes of memory in whole units of 4096 and there are {has}: give as many"
+        "the part takes {needs} bytes of memory in whole units of 4096 and there are {has}: pass a larger buffer"
     )]
     Memory {
         /// Bytes including padding.
@@ -234,6 +274,11 @@ fn conflict(found: Option<Version>) -> String {
 }
 
 impl Error {
+    /// Creates the error of what the system refused.
+    pub fn system(what: impl ToString, why: impl Into<io::Error>) -> Error {
+        Error::System { what: what.to_string(), why: Arc::new(why.into()) }
+    }
+
     /// Creates the error of the calling thread, which has panicked.
     pub(crate) fn died(why: &str) -> Error {
         let thread = std::thread::current();

@@ -42,6 +42,7 @@
 //! | [`Store::plan`] | reads that another executor carries out, such as a GPU |
 //! | [`Store::reader`], [`Store::put_from`] | objects longer than memory, in pieces |
 //! | [`driver`] | the driver's types, so that a server needs no other crate |
+//! | [`KvStore`] | the same calls on a store of this process and on one that another serves |
 //! | [`Local`], [`shard`] | the same store on the caller's own thread: requests, outcomes, failures |
 //! | [`evict`] | writing your own eviction policy |
 //! | [`memory`] | how much memory this process may use |
@@ -70,6 +71,7 @@
 //! | `stream` | the format of a stream of objects, for backups and moving |
 //! | `shard` | one part of the store with a single owner, and its loop |
 //! | `store` | the handle that servers hold, and the threads behind it |
+//! | `vocabulary` | the calls of a store, in this process or served by another, as one trait |
 //!
 //! The feature `internals` exports parts of these folders to the simulation, the fuzz targets and the benchmarks.
 //! They change without notice.
@@ -94,6 +96,7 @@ mod space;
 pub mod store;
 pub mod stream;
 mod version;
+mod vocabulary;
 
 /// Parts of the store for its simulation, fuzz targets and benchmarks. They change without notice.
 #[cfg(feature = "internals")]
@@ -113,7 +116,7 @@ pub use adit_driver::memory::AnyBuffer;
 pub use adit_driver::runtime::Cores;
 pub use adit_driver::sys::HostMemory;
 pub use adit_driver::{Buffer, Device, DeviceOptions, Target};
-pub use error::{Error, Result};
+pub use error::{Error, RefusalKind, Result};
 pub use media::survey;
 pub use model::key::{KEY_BYTES_MAX, Key};
 pub use model::layout;
@@ -125,3 +128,4 @@ pub use model::place::{Place, UNIT_BYTES, units};
 pub use model::plan;
 pub use policy::evict;
 pub use store::{FormatStore, Local, OpenOptions, Store};
+pub use vocabulary::{Divide, KvStore, PendingAnswer, ScanPage, StoredBytes};

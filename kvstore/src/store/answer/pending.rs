@@ -10,6 +10,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::{Duration, Instant};
 
 use adit_driver::deadline;
+use adit_driver::memory::AnyBuffer;
 use adit_driver::runtime::{self, Dropped, Receipt};
 
 use super::value::Read;
@@ -19,7 +20,7 @@ use crate::shard::Digest;
 use crate::store::memory::Unfinished;
 
 /// The result of a request.
-pub type Answer<T> = Result<T, Unfinished>;
+pub type Answer<T, M = AnyBuffer> = Result<T, Unfinished<M>>;
 
 /// Verifies a read: returns what its caller may see.
 type Verify<T> = fn(T, ReadCheck) -> T;

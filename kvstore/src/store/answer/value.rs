@@ -108,31 +108,31 @@ impl fmt::Debug for Value {
     }
 }
 
-/// The result of a put.
+/// The result of a put. `M` is the memory of the store.
 #[derive(Debug)]
-pub struct Put {
+pub struct Put<M = AnyBuffer> {
     /// [`Outcome::Stored`] or [`Outcome::Declined`].
     pub outcome: Outcome,
     /// The memory that the caller lent; none if the data was copied.
-    pub memory: AnyBuffer,
+    pub memory: M,
     /// The version that the object got, if it was stored.
     pub version: Option<Version>,
 }
 
-impl Put {
+impl<M> Put<M> {
     /// Returns whether the object was stored.
     pub fn is_stored(&self) -> bool {
         self.outcome == Outcome::Stored
     }
 }
 
-/// The result of a read into the caller's memory.
+/// The result of a read into the caller's memory. `M` is the memory of the store.
 #[derive(Debug)]
-pub struct Read {
+pub struct Read<M = AnyBuffer> {
     /// Bytes of the part; `None` if there is no such object.
     pub bytes: Option<u64>,
     /// The caller's memory.
-    pub memory: AnyBuffer,
+    pub memory: M,
     /// The object's version; `None` if there is no such object.
     pub version: Option<Version>,
 }

@@ -1,5 +1,6 @@
 //! A promise that objects stay readable until it is dropped or expires.
 
+use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 
@@ -9,8 +10,16 @@ use crate::shard::LeaseId;
 /// Keeps objects readable until it is dropped or expires.
 #[must_use = "dropping it ends the lease"]
 pub struct Lease {
-    parts: Vec<ShardLease>,
+    /// End it when they are dropped.
+    _parts: Parts,
     count: usize,
+    bytes: u64,
+}
+
+/// What ends a lease.
+enum Parts {
+    Shards(#[allow(dead_code, reason = "it is kept")] Vec<ShardLease>),
+    Served(#[allow(dead_code, reason = "it is kept")] Box<dyn Any + Send + Sync>),
 }
 
 /// One shard's part of a lease.
@@ -38,7 +47,13 @@ impl Drop for ShardLease {
 impl Lease {
     /// Creates a lease of `count` objects, made of each shard's part.
     pub(crate) fn new(parts: Vec<ShardLease>, count: usize) -> Lease {
-        Lease { parts, count }
+        let bytes = parts.iter().map(|part| part.bytes).sum();
+        Lease { _parts: Parts::Shards(parts), count, bytes }
+    }
+
+    /// Creates a lease of `count` objects in a store that another process serves, which ends when `part` is dropped.
+    pub fn served(part: impl Any + Send + Sync, count: usize, bytes: u64) -> Lease {
+        Lease { _parts: Parts::Served(Box::new(part)), count, bytes }
     }
 
     /// Returns how many objects are leased: the keys before the first miss.
@@ -48,12 +63,12 @@ impl Lease {
 
     /// Returns the bytes that its objects take, with their padding.
     pub fn bytes(&self) -> u64 {
-        self.parts.iter().map(|part| part.bytes).sum()
+        self.bytes
     }
 }
 
 impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lease({} objects of {} shards)", self.count, self.parts.len())
+        write!(f, "Lease({} objects)", self.count)
     }
 }

@@ -4,6 +4,7 @@ use std::io::IoSlice;
 
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
+use adit_driver::sys::{SharedBytes, SharedBytesMut};
 use bytes::Bytes;
 
 use super::pool::PoolBuffer;
@@ -32,10 +33,15 @@ pub(super) enum Plain<'a> {
     Slices(&'a [IoSlice<'a>]),
     /// One after another.
     Shared(&'a [Bytes]),
+    /// Bytes that others may write meanwhile.
+    Changing(SharedBytes<'a>),
 }
 
 impl Plain<'_> {
     pub(super) fn len(&self) -> usize {
+        if let Plain::Changing(bytes) = self {
+            return bytes.len();
+        }
         let mut len = 0;
         self.each(|slice| len += slice.len());
         len
@@ -43,6 +49,9 @@ impl Plain<'_> {
 
     /// Copies all bytes to `into`, which has the same length.
     pub(super) fn copy_to(&self, into: &mut [u8]) {
+        if let Plain::Changing(bytes) = self {
+            return SharedBytesMut::from(into).copy_from(*bytes);
+        }
         let mut rest = into;
         self.each(|slice| {
             let (now, later) = std::mem::take(&mut rest).split_at_mut(slice.len());
@@ -52,12 +61,14 @@ impl Plain<'_> {
         assert!(rest.is_empty(), "there is room for the bytes and no more");
     }
 
+    /// Calls `f` with each slice, for all but changing bytes, to which no reference may exist.
     fn each(&self, mut f: impl FnMut(&[u8])) {
         match self {
             Plain::Slice(slice) => f(slice),
             Plain::Owned(bytes) => f(bytes),
             Plain::Slices(slices) => slices.iter().for_each(|slice| f(slice)),
             Plain::Shared(all) => all.iter().for_each(|bytes| f(bytes)),
+            Plain::Changing(_) => unreachable!("its callers copy such bytes themselves"),
         }
     }
 }
@@ -153,6 +164,13 @@ impl<'a> From<&'a [IoSlice<'a>]> for Payload<'a> {
 impl<'a> From<&'a [Bytes]> for Payload<'a> {
     fn from(parts: &'a [Bytes]) -> Payload<'a> {
         Payload(Form::Bytes(Plain::Shared(parts)))
+    }
+}
+
+/// Bytes that others may write meanwhile: the object is what the copy holds.
+impl<'a> From<SharedBytes<'a>> for Payload<'a> {
+    fn from(bytes: SharedBytes<'a>) -> Payload<'a> {
+        Payload(Form::Bytes(Plain::Changing(bytes)))
     }
 }
 

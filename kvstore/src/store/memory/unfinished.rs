@@ -4,24 +4,26 @@ use adit_driver::memory::AnyBuffer;
 
 use crate::error::{Error, Failure};
 
-/// Why a request failed, with any memory that the caller lent.
+/// Why a request failed, with any memory that the caller lent: `M` is the memory of the store that it was lent to.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
-pub struct Unfinished {
+pub struct Unfinished<M = AnyBuffer> {
     /// The reason.
     pub error: Box<Error>,
-    /// The memory lent with the request.
-    pub memory: AnyBuffer,
+    /// The memory lent with the request. None if a device may still write it.
+    pub memory: M,
 }
 
-impl Unfinished {
+impl<M: Default> Unfinished<M> {
     /// Creates an error without memory.
-    pub(crate) fn new(error: impl Into<Error>) -> Unfinished {
-        Unfinished::with(error, AnyBuffer::None)
+    pub fn new(error: impl Into<Error>) -> Unfinished<M> {
+        Unfinished::with(error, M::default())
     }
+}
 
+impl<M> Unfinished<M> {
     /// Creates an error with the caller's memory.
-    pub(crate) fn with(error: impl Into<Error>, memory: AnyBuffer) -> Unfinished {
+    pub fn with(error: impl Into<Error>, memory: M) -> Unfinished<M> {
         Unfinished { error: Box::new(error.into()), memory }
     }
 
@@ -34,8 +36,8 @@ impl Unfinished {
     }
 }
 
-impl From<Unfinished> for Error {
-    fn from(unfinished: Unfinished) -> Error {
+impl<M> From<Unfinished<M>> for Error {
+    fn from(unfinished: Unfinished<M>) -> Error {
         *unfinished.error
     }
 }

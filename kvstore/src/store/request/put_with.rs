@@ -58,12 +58,21 @@ impl Tenant {
 }
 
 /// A layout of KV blocks defined in one open store, for [`PutWith`]. Cheap to clone. Another store, and this one when
-/// it is opened again, has no such layout ([`Failure::Undefined`](crate::shard::Failure::Undefined)).
+/// it is opened again, has no such layout ([`Failure::Undefined`](crate::shard::Failure::Undefined)). Neither has another
+/// connection to a served store.
 #[derive(Clone, Debug, PartialEq)]
 pub struct DefinedLayout {
-    ids: Arc<[(LayoutId, Hold)]>,
     layout: Arc<Layout>,
-    store: Identity,
+    known: KnownAs,
+}
+
+/// Where a layout is defined, and its names there.
+#[derive(Clone, Debug, PartialEq)]
+enum KnownAs {
+    /// In this process: its id in each shard.
+    Shards(Arc<[(LayoutId, Hold)]>, Identity),
+    /// At the server of a connection: the connection, and the layout's number there.
+    Served(u64, u32),
 }
 
 impl DefinedLayout {
@@ -73,7 +82,20 @@ impl DefinedLayout {
         layout: Layout,
         store: Identity,
     ) -> DefinedLayout {
-        DefinedLayout { ids: ids.into(), layout: Arc::new(layout), store }
+        DefinedLayout { layout: Arc::new(layout), known: KnownAs::Shards(ids.into(), store) }
+    }
+
+    /// Creates a layout that the server of a connection knows by a number.
+    pub fn served(layout: Layout, connection: u64, number: u32) -> DefinedLayout {
+        DefinedLayout { layout: Arc::new(layout), known: KnownAs::Served(connection, number) }
+    }
+
+    /// Returns its number at the server of a connection; `None` if it was not defined over this one.
+    pub fn number_at(&self, connection: u64) -> Option<u32> {
+        match self.known {
+            KnownAs::Served(of, number) if of == connection => Some(number),
+            _ => None,
+        }
     }
 
     /// Returns the layout itself.
@@ -83,7 +105,10 @@ impl DefinedLayout {
 
     /// Returns its id in a shard of the store `store`; `None` if it is another store's.
     pub(crate) fn in_shard(&self, store: &Identity, shard: u16) -> Option<(LayoutId, Hold)> {
-        (self.store == *store).then(|| self.ids[usize::from(shard)].clone())
+        match &self.known {
+            KnownAs::Shards(ids, of) if of == store => Some(ids[usize::from(shard)].clone()),
+            _ => None,
+        }
     }
 }
 

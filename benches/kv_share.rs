@@ -19,7 +19,9 @@ use std::time::{Duration, Instant};
 use adit_driver::memory::AnyBuffer;
 use adit_driver::sys::{Backing, HostMemory};
 use adit_driver::{Buffer, Device, DeviceOptions, Target};
-use adit_kvshare::{Client, ClientOptions, Options, Pieces, Server, Span};
+use adit_kvshare::{
+    Client, ClientOptions, KvStore, Options, PendingAnswer, Pieces, Server, Span,
+};
 use adit_kvstore::shard::Part;
 use adit_kvstore::{FormatStore, Key, OpenOptions, Store};
 use clap::{Parser, ValueEnum};
@@ -111,7 +113,7 @@ fn main() -> Result<()> {
                     let wait = |get: adit_kvshare::client::Pending<_>| {
                         let read: adit_kvshare::client::Read = get.wait().expect("got");
                         assert!(read.bytes.is_some(), "a hit");
-                        read.memory
+                        read.memory.expect("what was lent")
                     };
                     keep_busy(phase, (args.worker, &mut slots), get, wait)
                 }

@@ -2,10 +2,10 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use adit_kvshare::client::SharedLayout;
-use adit_kvstore::UNIT_BYTES;
+use adit_kvstore::layout::Layout as Shape;
 use adit_kvstore::shard::Failure;
 use adit_kvstore::store::{self, DefinedLayout};
+use adit_kvstore::{KvStore, Store, UNIT_BYTES};
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -20,76 +20,78 @@ use crate::session::Session;
 use crate::view::View;
 use crate::waiting;
 
-/// Where a layout is defined.
-enum Defined {
-    Store(DefinedLayout),
-    /// By the connection of this number, in some era of it.
-    Client {
-        connection: u64,
-        last: Mutex<(u64, SharedLayout)>,
-    },
-}
-
 /// The shape of a model's KV blocks in a store, returned by ``Store.layout`` and ``Client.layout``.
 #[pyclass(frozen, module = "adit")]
 pub(crate) struct Layout {
-    defined: Defined,
+    /// The number of the connection that defined it, if a connection did.
+    connection: Option<u64>,
+    /// The layout as the server of this era knows it; a store has one era.
+    last: Mutex<(u64, DefinedLayout)>,
 }
 
 impl Layout {
-    pub(crate) fn of_store(defined: DefinedLayout) -> Layout {
-        Layout { defined: Defined::Store(defined) }
-    }
-
-    pub(crate) fn of_client(defined: SharedLayout, link: &Link) -> Layout {
-        let (connection, last) = (link.number, Mutex::new((link.era, defined)));
-        Layout { defined: Defined::Client { connection, last } }
+    /// Wraps the layout of a store, or of a connection.
+    pub(crate) fn new(defined: DefinedLayout, link: Option<&Link>) -> Layout {
+        let (connection, era) = link.map(|link| (link.number, link.era)).unzip();
+        Layout { connection, last: Mutex::new((era.unwrap_or(0), defined)) }
     }
 
     /// Returns the layout for a store.
     ///
     /// # Errors
     /// `InvalidError` if a client defined it.
-    pub(crate) fn for_store(&self, py: Python<'_>) -> PyResult<&DefinedLayout> {
-        match &self.defined {
-            Defined::Store(defined) => Ok(defined),
-            Defined::Client { .. } => {
-                Err(options::invalid(py, "the layout", "a client's", "define it with Store.layout"))
-            }
+    pub(crate) fn for_store(&self, py: Python<'_>) -> PyResult<DefinedLayout> {
+        if self.connection.is_some() {
+            return Err(options::invalid(
+                py,
+                "the layout",
+                "a client's",
+                "define it with Store.layout",
+            ));
         }
+        Ok(lock(&self.last).1.clone())
     }
 
     /// Returns the layout for a connection. A server that it was not defined at is asked to do so.
     ///
     /// # Errors
-    /// `InvalidError` if a store or another connection defined it: the server knows it by a number of the connection. The
-    /// server's.
-    pub(crate) fn for_client(&self, py: Python<'_>, link: &Link) -> PyResult<SharedLayout> {
-        match &self.defined {
-            Defined::Client { connection, last } if *connection == link.number => {
-                let (era, defined) = *lock(last);
-                if era == link.era {
-                    return Ok(defined);
-                }
-                let (client, shape) = (link.client.clone(), *defined.layout());
-                let again = waiting::apart(py, move || client.layout(shape))?;
-                let again = again.map_err(|why| errors::of_shared(py, &why))?;
-                *lock(last) = (link.era, again);
-                Ok(again)
-            }
-            Defined::Client { .. } | Defined::Store(_) => {
-                let fix = "define it with Client.layout of this connection";
-                Err(options::invalid(py, "the layout", "another connection's or a store's", fix))
-            }
+    /// `InvalidError` if a store or another connection defined it: the server knows it by a number of the connection.
+    /// The server's.
+    pub(crate) fn for_client(&self, py: Python<'_>, link: &Link) -> PyResult<DefinedLayout> {
+        if self.connection != Some(link.number) {
+            let fix = "define it with Client.layout of this connection";
+            return Err(options::invalid(
+                py,
+                "the layout",
+                "another connection's or a store's",
+                fix,
+            ));
         }
+        let (era, defined) = lock(&self.last).clone();
+        if era == link.era {
+            return Ok(defined);
+        }
+        let again = defined_at(py, link.session.store.clone(), *defined.layout())?;
+        *lock(&self.last) = (link.era, again.clone());
+        Ok(again)
     }
 
-    fn shape(&self) -> adit_kvstore::layout::Layout {
-        match &self.defined {
-            Defined::Store(defined) => *defined.layout(),
-            Defined::Client { last, .. } => *lock(last).1.layout(),
-        }
+    fn shape(&self) -> Shape {
+        *lock(&self.last).1.layout()
     }
+}
+
+/// Defines a layout at a store, or at the server of a connection.
+///
+/// # Errors
+/// The store's; what a signal's handler raises.
+pub(crate) fn defined_at(
+    py: Python<'_>,
+    store: impl KvStore,
+    shape: Shape,
+) -> PyResult<DefinedLayout> {
+    let defined = waiting::apart(py, move || store.define_layout(shape))?;
+    defined.map_err(|why| errors::of(py, &why))
 }
 
 #[pymethods]
@@ -117,23 +119,19 @@ impl Layout {
     }
 }
 
-/// Keeps objects readable until it is released or expires, returned by ``Store.lease`` and ``Client.lease``. A client's also
-/// ends when its server does, and does not come back with it.
+/// Keeps objects readable until it is released or expires, returned by ``Store.lease`` and ``Client.lease``. A client's
+/// also ends when its server does, and does not come back with it.
 #[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct Lease {
     /// The store's or the client's, which ends when it is dropped.
-    lease: Ours<Mutex<Option<Box<dyn Send>>>>,
+    lease: Ours<Mutex<Option<store::Lease>>>,
     count: usize,
 }
 
 impl Lease {
-    /// Wraps a lease of `count` objects.
-    pub(crate) fn new(
-        py: Python<'_>,
-        lease: impl Send + 'static,
-        count: usize,
-    ) -> PyResult<Py<Lease>> {
-        let lease = Ours::new(Mutex::new(Some(Box::new(lease) as Box<dyn Send>)));
+    /// Wraps a lease.
+    pub(crate) fn new(py: Python<'_>, lease: store::Lease) -> PyResult<Py<Lease>> {
+        let (count, lease) = (lease.count(), Ours::new(Mutex::new(Some(lease))));
         Scope::of(py, Lease { lease, count }, "release")
     }
 }
@@ -160,7 +158,7 @@ impl Lease {
     }
 }
 
-/// What writes blocks, until they are committed. A call has it while it waits.
+/// The writer of blocks, until they are committed. A call has it while it waits.
 type Writing = Arc<Mutex<Option<store::BlocksWriter>>>;
 
 /// Room for KV blocks that are written layer by layer, returned by ``Store.reserve_blocks``.
@@ -169,7 +167,7 @@ type Writing = Arc<Mutex<Option<store::BlocksWriter>>>;
 #[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct BlocksWriter {
     writer: Ours<Writing>,
-    session: Ours<Session>,
+    session: Ours<Arc<Session<Store>>>,
     count: usize,
 }
 
@@ -177,14 +175,14 @@ impl BlocksWriter {
     pub(crate) fn new(
         py: Python<'_>,
         writer: store::BlocksWriter,
-        session: Session,
+        session: Arc<Session<Store>>,
     ) -> PyResult<Py<BlocksWriter>> {
         let count = writer.count();
         let (writer, session) = (Ours::new(Arc::new(Mutex::new(Some(writer)))), Ours::new(session));
         Scope::of(py, BlocksWriter { writer, session, count }, "close")
     }
 
-    fn parts(&self, py: Python<'_>) -> PyResult<(Writing, Session)> {
+    fn parts(&self, py: Python<'_>) -> PyResult<(Writing, Arc<Session<Store>>)> {
         let parts = self.writer.get().cloned().zip(self.session.get().cloned());
         parts.ok_or_else(|| errors::forked(py))
     }

@@ -28,8 +28,8 @@ impl Unfilled {
     /// `MemoryError`.
     pub(crate) fn new(py: Python<'_>, len: usize) -> PyResult<Unfilled> {
         let size = isize::try_from(len).expect("a value is no longer than memory");
-        // SAFETY: this thread is attached; without bytes to copy, the function makes an object of this length, or returns
-        // null and has raised.
+        // SAFETY: this thread is attached; without bytes to copy, the function makes an object of this length, or
+        // returns null and has raised.
         let object = unsafe {
             Bound::from_owned_ptr_or_err(py, ffi::PyBytes_FromStringAndSize(ptr::null(), size))?
         };

@@ -2,8 +2,8 @@
 
 use std::time::UNIX_EPOCH;
 
-use adit_kvstore::Version;
 use adit_kvstore::layout::BlockShape;
+use adit_kvstore::{Key, Version};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
@@ -15,8 +15,8 @@ use crate::job::Job;
 use crate::numbers;
 use crate::options;
 use crate::queue::Queue;
-use crate::requests::{ByKeys, Maker, Requests};
 use crate::scope::Scope;
+use crate::session::Call;
 use crate::source::Source;
 use crate::streams::{self, Pieces};
 use crate::view::View;
@@ -83,20 +83,28 @@ impl Calls {
     }
 
     /// Makes requests, waits for their answers detached, and returns the job.
-    fn run(&self, py: Python<'_>, start: impl FnOnce(&Maker) -> Job + Send) -> PyResult<Job> {
-        waiting::ended(py, self.source.ask(py, |requests| begun(start(requests)))?)
+    fn run(&self, py: Python<'_>, call: Call) -> PyResult<Job> {
+        waiting::ended(py, self.source.begin(py, call, |_, job| begun(job))?)
     }
 
     /// Makes a call with one key.
-    fn one<'py>(&self, key: &Bound<'py, PyAny>, call: ByKeys) -> PyResult<Bound<'py, PyAny>> {
+    fn one<'py>(
+        &self,
+        key: &Bound<'py, PyAny>,
+        call: fn(Vec<Key>) -> Call,
+    ) -> PyResult<Bound<'py, PyAny>> {
         let (py, key) = (key.py(), arguments::key(key)?);
-        self.run(py, |requests| call(requests, vec![key]))?.one(py)
+        self.run(py, call(vec![key]))?.one(py)
     }
 
     /// Makes a call with several keys, each of which is answered.
-    fn many<'py>(&self, keys: &Bound<'py, PyAny>, call: ByKeys) -> PyResult<Bound<'py, PyList>> {
+    fn many<'py>(
+        &self,
+        keys: &Bound<'py, PyAny>,
+        call: fn(Vec<Key>) -> Call,
+    ) -> PyResult<Bound<'py, PyList>> {
         let (py, keys) = (keys.py(), arguments::keys(keys)?);
-        self.run(py, |requests| call(requests, keys))?.all(py)
+        self.run(py, call(keys))?.all(py)
     }
 
     /// Returns futures of a class of `adit._futures`.
@@ -126,7 +134,7 @@ impl Calls {
     /// list of bytes or None
     ///     ``None`` for each that does not exist.
     fn get_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
-        self.many(keys, Requests::get)
+        self.many(keys, Call::Get)
     }
 
     /// Read an object into a buffer.
@@ -135,9 +143,10 @@ impl Calls {
     /// ----------
     /// key : bytes or str
     /// buffer : buffer
-    ///     Contiguous and writable: a buffer, a torch tensor on the CPU, or another array that has DLPack and is writable
-    ///     by it. torch's autograd is not told of the write. In registered memory or memory of ``Client.allocate`` the device writes to it; up to
-    ///     4095 bytes behind the object may then be cleared, within the buffer.
+    ///     Contiguous and writable: a buffer, a torch tensor on the CPU, or another array that has DLPack and is
+    ///     writable by it. torch's autograd does not see the write. In registered memory or memory of
+    ///     ``Client.allocate`` the device writes to it; up to 4095 bytes behind the object may then be cleared, within
+    ///     the buffer.
     ///
     /// Returns
     /// -------
@@ -155,7 +164,7 @@ impl Calls {
         buffer: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let item = (arguments::key(key)?, View::writable(buffer)?);
-        self.run(py, |requests| requests.get_into(vec![item]))?.one(py)
+        self.run(py, Call::GetInto(vec![item]))?.one(py)
     }
 
     /// Read several objects into buffers, planned together.
@@ -176,7 +185,7 @@ impl Calls {
         buffers: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let items = arguments::pairs(keys, buffers, View::writable)?;
-        self.run(py, |requests| requests.get_into(items))?.all(py)
+        self.run(py, Call::GetInto(items))?.all(py)
     }
 
     /// Read one layer of several KV blocks into registered memory, or a client's into memory of ``Client.allocate``.
@@ -204,7 +213,7 @@ impl Calls {
         buffers: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let items = arguments::pairs(keys, buffers, View::writable)?;
-        let job = self.source.ask(py, |requests| requests.get_layer(layer, items).map(begun))?;
+        let job = self.source.get_layer(py, layer, items)?;
         let (position, _views) = match job {
             Ok(job) => return waiting::ended(py, job)?.all(py),
             Err(refused) => refused,
@@ -221,23 +230,23 @@ impl Calls {
 
     /// Return whether an object exists.
     fn exists<'py>(&self, key: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.one(key, Requests::exists)
+        self.one(key, Call::Exists)
     }
 
     /// Return for each key whether its object exists.
     fn exists_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
-        self.many(keys, Requests::exists)
+        self.many(keys, Call::Exists)
     }
 
     /// Like ``exists_many``, and counts as a use of each object, so that others are evicted first. Reads and writes
     /// nothing, and no expiry changes.
     fn refresh_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
-        self.many(keys, Requests::refresh)
+        self.many(keys, Call::Refresh)
     }
 
     /// Return how many of the keys have objects before the first that has none.
     fn lookup_prefix<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-        self.many(keys, Requests::lookup_prefix)?.get_item(0)
+        self.many(keys, Call::LookupPrefix)?.get_item(0)
     }
 
     /// Read an object, with its version.
@@ -274,7 +283,7 @@ impl Calls {
         info.set_item("version", known.version.0)?;
         info.set_item("stored", stored.map(|stored| stored.as_secs_f64()))?;
         info.set_item("ttl", known.ttl_s)?;
-        info.set_item("tenant", known.tenant)?;
+        info.set_item("tenant", &*known.tenant)?;
         Ok(Some(info))
     }
 
@@ -296,7 +305,7 @@ impl Calls {
         key: &Bound<'py, PyAny>,
         #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let Some(version) = if_version else { return self.one(key, Requests::delete) };
+        let Some(version) = if_version else { return self.one(key, Call::Delete) };
         let (py, name) = (key.py(), arguments::key(key)?);
         let is_gone = self.source.delete_if(py, name, Version(version))?;
         Ok(is_gone.into_pyobject(py)?.to_owned().into_any())
@@ -306,14 +315,14 @@ impl Calls {
     fn touch<'py>(&self, key: &Bound<'py, PyAny>, ttl: f64) -> PyResult<Bound<'py, PyAny>> {
         let (py, key) = (key.py(), arguments::key(key)?);
         let ttl = options::seconds(py, "ttl", ttl)?;
-        self.run(py, |requests| requests.touch(vec![key], ttl))?.one(py)
+        self.run(py, Call::Touch(vec![key], ttl))?.one(py)
     }
 
     /// Let several objects expire after ``ttl`` seconds from now; return for each whether there is one.
     fn touch_many<'py>(&self, keys: &Bound<'py, PyAny>, ttl: f64) -> PyResult<Bound<'py, PyList>> {
         let (py, keys) = (keys.py(), arguments::keys(keys)?);
         let ttl = options::seconds(py, "ttl", ttl)?;
-        self.run(py, |requests| requests.touch(keys, ttl))?.all(py)
+        self.run(py, Call::Touch(keys, ttl))?.all(py)
     }
 
     /// Let an object never expire; return whether there is one.
@@ -323,7 +332,7 @@ impl Calls {
 
     /// Remove several objects; return for each whether there was one.
     fn delete_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
-        self.many(keys, Requests::delete)
+        self.many(keys, Call::Delete)
     }
 
     /// Return which objects went: those that were evicted, expired, deleted or lost to damage, and not those that were
@@ -344,8 +353,8 @@ impl Calls {
     ///     The next cursor. There may be more unless it is ``cursor``, also if there are no keys.
     /// bool
     ///     Whether there were others before these that were not kept: ask with ``exists_many`` for the objects that you
-    ///     know of. It is so for who is some 4 MiB of keys behind, whose cursor is from before the store was opened, and
-    ///     after a device failed.
+    ///     know of. This happens to a reader that is some 4 MiB of keys behind or whose cursor is from before the store
+    ///     was opened, and after a device failed.
     #[pyo3(signature = (cursor=None, *, prefix=None))]
     fn removals<'py>(
         &self,
@@ -354,7 +363,7 @@ impl Calls {
         prefix: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let prefix = prefix.map(arguments::prefix).transpose()?.unwrap_or_default();
-        self.run(py, move |requests| requests.removals(&prefix, cursor))?.one(py)
+        self.run(py, Call::Removals(prefix, cursor))?.one(py)
     }
 
     /// Keep objects readable: those of the keys before the first miss.
@@ -372,7 +381,8 @@ impl Calls {
     #[pyo3(signature = (keys, seconds=60.0))]
     fn lease(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, seconds: f64) -> PyResult<Py<Lease>> {
         let keys = arguments::keys(keys)?;
-        self.source.lease(py, &keys, options::seconds(py, "seconds", seconds)?)
+        let lease = self.source.lease(py, &keys, options::seconds(py, "seconds", seconds)?)?;
+        Lease::new(py, lease)
     }
 
     /// Define the layout of a model's KV blocks, or return it if it is defined already.
@@ -387,8 +397,8 @@ impl Calls {
     /// tensors_per_layer : int
     ///     2 for keys and values, 1 for the latent of MLA.
     /// slots : int, optional
-    ///     Blocks that share a slab, in which the same layer of neighbours is contiguous: for blocks that are read layer
-    ///     by layer. Without it a block is one extent.
+    ///     Blocks that share a slab, in which the same layer of neighbours is contiguous: for blocks that are read
+    ///     layer by layer. Without it a block is one extent.
     ///
     /// Returns
     /// -------
@@ -430,7 +440,7 @@ impl Calls {
 
     /// Wait until everything acknowledged survives a power cut.
     fn commit(&self, py: Python<'_>) -> PyResult<()> {
-        self.run(py, Requests::commit)?.all(py).map(drop)
+        self.run(py, Call::Commit)?.all(py).map(drop)
     }
 
     /// End the requests in progress, make them durable and close the store; or end the connection, while objects stay.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use adit_kvshare::{ClientOptions, Error};
+use adit_kvshare::{ClientOptions, Error, KvStore, StoredBytes};
 use adit_kvstore::shard::Condition;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
@@ -23,7 +23,7 @@ use crate::options;
 use crate::scope;
 use crate::shared::Memory;
 use crate::source::Source;
-use crate::waiting;
+use crate::waiting::{self, wait};
 
 /// Connect to a store that another process of this machine serves.
 ///
@@ -53,9 +53,9 @@ use crate::waiting;
 /// Notes
 /// -----
 /// When the server ends or is killed, calls fail at once with ``LostError``, those in flight too, and a thread connects
-/// again: at once, and then after 0.1 to 2 seconds, until that works or the connection is closed. From then on calls work,
-/// also those of queues, futures and readers that are older. The logger ``adit`` has a line when the server is lost and
-/// one when it is back.
+/// again: at once, and then after 0.1 to 2 seconds, until that works or the connection is closed. From then on calls
+/// work, also those of queues, futures and readers that are older. The logger ``adit`` has a line when the server is
+/// lost and one when it is back.
 #[pyfunction]
 #[pyo3(signature = (path, *, tenant=None, pool_bytes=67_108_864, depth=256, timeout=60.0))]
 pub(crate) fn connect(
@@ -80,7 +80,7 @@ fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
     let why = match error {
         Error::System { why, .. } => why,
         Error::Lost { .. } => return errors::named(py, "LostError", &error.to_string()),
-        _ => return errors::of_shared(py, error),
+        _ => return errors::of(py, error),
     };
     let path = path.display();
     let fix = if why.kind() == ErrorKind::PermissionDenied {
@@ -99,13 +99,13 @@ fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
 ///
 /// Notes
 /// -----
-/// Clients trust each other with objects: any may replace or delete any. Calls from other threads go on while one waits.
-/// After a fork only the parent can use it.
+/// Clients trust each other with objects: any may replace or delete any. Calls from other threads go on while one
+/// waits. After a fork only the parent can use it.
 ///
-/// A connection that comes back from the loss of its server (see ``connect``) has its layouts. Memory of ``allocate`` keeps
-/// its bytes, and is copied from then on, which is logged: allocate anew where ``times_connected`` has changed. Leases are
-/// gone; a reader goes on if its object has the same version, and else raises ``ConflictError``. ``put_from`` stores nothing
-/// then.
+/// A connection that comes back from the loss of its server (see ``connect``) has its layouts. Memory of ``allocate``
+/// keeps its bytes, and is copied from then on, which is logged: allocate anew where ``times_connected`` has changed.
+/// Leases are gone; a reader goes on if its object has the same version, and else raises ``ConflictError``.
+/// ``put_from`` stores nothing then.
 #[pyclass(frozen, module = "adit", extends = Calls)]
 pub(crate) struct Client {
     connection: Arc<Connection>,
@@ -153,8 +153,8 @@ impl Client {
         }
         let link = self.connection.link(py)?;
         let held = waiting::apart(py, move || link.allocate(nbytes))?;
-        let held = held.map_err(|why| errors::of_shared(py, &why))?;
-        let address = held.start;
+        let held = held.map_err(|why| errors::of(py, &why))?;
+        let address = held.start();
         let memory = Bound::new(py, Memory::new(held))?;
         py.import("adit._shared")?.getattr("view")?.call1((memory, address, nbytes))
     }
@@ -220,7 +220,8 @@ impl Client {
         key: &Bound<'_, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let key = arguments::key(key)?;
-        let value = self.connection.ask(py, |client| client.get(key))?;
+        let session = self.connection.link(py)?.session;
+        let value = wait(py, || session.store.get(key))?;
         value.map(|value| bytes::of(py, value.bytes())).transpose()
     }
 
@@ -240,7 +241,8 @@ impl Client {
         prefix: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<(Bound<'py, PyList>, Option<u64>)> {
         let prefix = prefix.map(arguments::prefix).transpose()?.unwrap_or_default();
-        let (found, next) = self.connection.ask(py, |client| client.scan(&prefix, cursor))?;
+        let session = self.connection.link(py)?.session;
+        let (found, next) = wait(py, || session.store.scan_prefix(&prefix, cursor, usize::MAX))?;
         let objects = PyList::empty(py);
         for found in found {
             let key = PyBytes::new(py, found.key.as_bytes());
@@ -253,7 +255,8 @@ impl Client {
     #[pyo3(signature = (*, prefix))]
     fn delete_where(&self, py: Python<'_>, prefix: &Bound<'_, PyAny>) -> PyResult<u64> {
         let prefix = arguments::key(prefix)?;
-        self.connection.ask(py, |client| client.delete_prefix(prefix))
+        let session = self.connection.link(py)?.session;
+        wait(py, || session.store.delete_prefix(prefix))
     }
 
     /// Return the store's counters by name, and those of its server.
@@ -262,10 +265,10 @@ impl Client {
     /// ``clients_turned_away``, ``mapped_bytes_now`` and ``leases_now`` are the server's.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let link = self.connection.link(py)?;
-        let client = link.client.clone();
+        let client = link.session.store.clone();
         let stats = waiting::apart(py, move || client.stats())?;
-        let (mut stats, serving) = stats.map_err(|why| errors::of_shared(py, &why))?;
-        stats.copied_bytes += link.copied.load(Ordering::Relaxed);
+        let (mut stats, serving) = stats.map_err(|why| errors::of(py, &why))?;
+        stats.copied_bytes += link.session.copied.load(Ordering::Relaxed);
         figures::of_server(py, &stats, &serving)
     }
 }

@@ -1,7 +1,7 @@
 //! A connection behind the Python objects that use it: lost and come back, or closed.
 //!
-//! When its server is lost, calls fail at once, and a thread connects again until that works or the connection is closed.
-//! Then calls go to the new server, also those of queues, futures and readers that are older.
+//! When its server is lost, calls fail at once, and a thread connects again until that works or the connection is
+//! closed. Then calls go to the new server, also those of queues, futures and readers that are older.
 
 use std::io::ErrorKind;
 use std::path::{self, PathBuf};
@@ -10,14 +10,12 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_kvshare::client::Pending;
 use adit_kvshare::{Client, ClientOptions, Error};
 use pyo3::prelude::*;
 
 use crate::errors;
 use crate::forked::Ours;
 use crate::link::Link;
-use crate::waiting;
 
 /// The first pause between two tries to connect; each is twice as long as the one before, up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -28,14 +26,14 @@ const SOCKET_PATH_MAX: usize = 107;
 /// An open connection, or a closed one.
 pub(crate) struct Connection {
     link: Ours<RwLock<Option<Link>>>,
-    way: Arc<Way>,
+    route: Arc<Route>,
     pace: Mutex<Pace>,
     /// The server is lost, and there was no thread to connect again.
     needs_thread: AtomicBool,
 }
 
 /// Where the server is, and whether to go there.
-struct Way {
+struct Route {
     path: PathBuf,
     options: ClientOptions,
     is_over: Mutex<bool>,
@@ -69,7 +67,7 @@ fn longer(pause: Duration) -> Duration {
     (2 * pause).min(LAST_PAUSE)
 }
 
-impl Way {
+impl Route {
     /// Waits; returns false if the connection ends.
     fn rest(&self, pause: Duration) -> bool {
         let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
@@ -97,23 +95,23 @@ impl Connection {
         let whole = path::absolute(&path).ok();
         let whole = whole.filter(|whole| whole.as_os_str().len() <= SOCKET_PATH_MAX);
         let (is_over, ended) = Default::default();
-        let way = Arc::new(Way { path: whole.unwrap_or(path), options, is_over, ended });
+        let route = Arc::new(Route { path: whole.unwrap_or(path), options, is_over, ended });
         let (pace, needs_thread) = (Mutex::new(Pace::new()), AtomicBool::new(false));
         let place = Ours::new(RwLock::new(Some(link.clone())));
-        let connection = Arc::new(Connection { link: place, way, pace, needs_thread });
+        let connection = Arc::new(Connection { link: place, route, pace, needs_thread });
         connection.watch(&link);
         Ok(connection)
     }
 
-    /// Has this connect again once the server of a link is lost.
+    /// Arranges that this connects again once the server of a link is lost.
     fn watch(self: &Arc<Connection>, link: &Link) {
         let connection = Arc::downgrade(self);
-        link.client.when_lost(move |why| {
+        link.session.store.when_lost(move |why| {
             // One that was closed may have jobs in flight.
             let Some(connection) = connection.upgrade().filter(|it| it.current().is_some()) else {
                 return;
             };
-            let socket = connection.way.path.display();
+            let socket = connection.route.path.display();
             tracing::warn!(
                 "the server of the store at {socket} is lost ({why}): calls fail until it is back"
             );
@@ -124,10 +122,10 @@ impl Connection {
     /// Starts a thread that connects again.
     fn come_back(self: &Arc<Connection>) {
         let wait = self.pace.lock().unwrap_or_else(PoisonError::into_inner).after_loss();
-        let (connection, way) = (Arc::downgrade(self), Arc::clone(&self.way));
+        let (connection, route) = (Arc::downgrade(self), Arc::clone(&self.route));
         let name = "adit-connects".to_owned();
         let started = thread::Builder::new().name(name).spawn(move || {
-            connect_again(&connection, &way, wait);
+            connect_again(&connection, &route, wait);
         });
         // If the system has no thread left, the next call tries again.
         self.needs_thread.store(started.is_err(), Ordering::Relaxed);
@@ -138,7 +136,7 @@ impl Connection {
         self.link.get()?.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Has a new link in the place of one whose server is lost, unless it was closed meanwhile.
+    /// Replaces a link whose server is lost, unless the connection was closed meanwhile.
     fn renew(self: &Arc<Connection>, link: Link) {
         let Some(place) = self.link.get() else { return };
         let mut place = place.write().unwrap_or_else(PoisonError::into_inner);
@@ -150,7 +148,7 @@ impl Connection {
         drop(old);
         self.pace.lock().unwrap_or_else(PoisonError::into_inner).connected = Instant::now();
         // Where a line that calls fail was seen, the next is to be seen.
-        tracing::warn!("the server of the store at {} is back", self.way.path.display());
+        tracing::warn!("the server of the store at {} is back", self.route.path.display());
         self.watch(&link);
     }
 
@@ -167,20 +165,6 @@ impl Connection {
         self.current().ok_or_else(|| errors::closed(py))
     }
 
-    /// Makes one request and waits for it, detached.
-    ///
-    /// # Errors
-    /// As [`Connection::link`]; the request's.
-    pub(crate) fn ask<T: Send>(
-        self: &Arc<Connection>,
-        py: Python<'_>,
-        ask: impl FnOnce(&Client) -> Pending<T> + Send,
-    ) -> PyResult<T> {
-        let link = self.link(py)?;
-        let answer = waiting::answer(py, || ask(&link.client))?;
-        answer.map_err(|unfinished| errors::of_shared(py, &unfinished.error))
-    }
-
     /// Makes no more requests. Those in progress go on.
     ///
     /// # Errors
@@ -188,7 +172,7 @@ impl Connection {
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         let place = self.link.get().ok_or_else(|| errors::forked(py))?;
         let link = place.write().unwrap_or_else(PoisonError::into_inner).take();
-        self.way.end();
+        self.route.end();
         py.detach(|| drop(link));
         Ok(())
     }
@@ -198,18 +182,19 @@ impl Drop for Connection {
     fn drop(&mut self) {
         // A forked child has no such thread, and maybe a lock that one had.
         if self.link.get().is_some() {
-            self.way.end();
+            self.route.end();
         }
     }
 }
 
 /// Connects again until that works or the connection is closed.
-fn connect_again(connection: &Weak<Connection>, way: &Way, mut wait: Duration) {
+fn connect_again(connection: &Weak<Connection>, route: &Route, mut wait: Duration) {
     let (mut pause, mut told) = (wait.max(FIRST_PAUSE), String::new());
-    while way.rest(wait) {
+    while route.rest(wait) {
         // Nothing is kept while this waits: the connection ends when its owner forgets it.
         let Some(old) = connection.upgrade().and_then(|it| it.current()) else { return };
-        let made = Client::connect(&way.path, &way.options).and_then(|client| old.again(client));
+        let made =
+            Client::connect(&route.path, &route.options).and_then(|client| old.again(client));
         drop(old);
         match made {
             Ok(link) => {

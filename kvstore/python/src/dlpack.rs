@@ -203,8 +203,9 @@ fn take(
 
 impl Drop for Managed {
     fn drop(&mut self) {
-        // SAFETY: the array was taken from its capsule, which does not delete it then, and is deleted once, by an attached
-        // thread: its view's drop sees to that. In a structure of any version the deleter is at the same place.
+        // SAFETY: the array was taken from its capsule, which does not delete it then, and is deleted once, by an
+        // attached thread: its view's drop sees to that. In a structure of any version the deleter is at the same
+        // place.
         unsafe {
             match &self.0 {
                 Kind::Plain(array) => {

@@ -1,10 +1,8 @@
 //! The store's errors as the exceptions of `adit._errors`, which says what each means.
 
 use adit_driver::Error as DriverError;
-use adit_kvshare::Error as SharedError;
-use adit_kvshare::wire::Code;
 use adit_kvstore::shard::Failure;
-use adit_kvstore::{Error, Version};
+use adit_kvstore::{Error, RefusalKind};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
@@ -17,17 +15,16 @@ pub(crate) fn named(py: Python<'_>, name: &str, text: &str) -> PyErr {
     exception.map_or_else(|why| why, PyErr::from_value)
 }
 
-/// Makes an exception of a store's error, with its text.
+/// Makes an exception of a store's error, with its text. A connection whose server is lost connects again by itself.
 pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
-    let exception = named(py, class(error), &error.to_string());
-    match error {
-        Error::Failed(Failure::Conflict { found }) => with_version(py, exception, *found),
-        _ => exception,
-    }
-}
-
-/// Adds the version that a conflict found.
-fn with_version(py: Python<'_>, exception: PyErr, found: Option<Version>) -> PyErr {
+    let text = match error {
+        Error::Lost { why } => format!(
+            "the server of the store is lost ({why}): calls work again soon after 'adit kv serve' runs"
+        ),
+        _ => error.to_string(),
+    };
+    let exception = named(py, class(error), &text);
+    let Error::Failed(Failure::Conflict { found }) = error else { return exception };
     let set = exception.value(py).setattr("version", found.map(|version| version.0));
     set.err().unwrap_or(exception)
 }
@@ -35,33 +32,6 @@ fn with_version(py: Python<'_>, exception: PyErr, found: Option<Version>) -> PyE
 /// Makes an exception of a driver's error.
 pub(crate) fn of_driver(py: Python<'_>, error: adit_driver::Error) -> PyErr {
     of(py, &Error::Driver(error))
-}
-
-/// Makes an exception of the error of a client, which connects again if its server is lost.
-pub(crate) fn of_shared(py: Python<'_>, error: &SharedError) -> PyErr {
-    let class = match error {
-        SharedError::Refused { code, .. } => code_class(*code),
-        SharedError::Lost { .. } => "LostError",
-        SharedError::System { .. } => "RefusedError",
-        SharedError::Invalid { .. } => "InvalidError",
-        SharedError::Timeout { .. } => "DeadlineError",
-        SharedError::Store(error) => class(error),
-        SharedError::Driver(error) => driver_class(error),
-        _ => "Error",
-    };
-    let text = match error {
-        SharedError::Lost { why } => format!(
-            "the server of the store is lost ({why}): calls work again soon after 'adit kv serve' runs"
-        ),
-        _ => error.to_string(),
-    };
-    let exception = named(py, class, &text);
-    match error {
-        SharedError::Refused { code: Code::Conflict, found, .. } => {
-            with_version(py, exception, *found)
-        }
-        _ => exception,
-    }
 }
 
 /// Refuses a call in a process that was forked from the store's.
@@ -76,22 +46,6 @@ pub(crate) fn closed(py: Python<'_>) -> PyErr {
     of(py, &Error::Failed(Failure::Closed))
 }
 
-fn code_class(code: Code) -> &'static str {
-    match code {
-        Code::TooLarge | Code::Part | Code::Malformed => "InvalidError",
-        Code::Full => "FullError",
-        Code::NoSpace => "NoSpaceError",
-        Code::Quota => "QuotaError",
-        Code::Conflict => "ConflictError",
-        Code::Memory | Code::InUse => "BadBufferError",
-        Code::Deadline => "DeadlineError",
-        Code::Device => "DeviceError",
-        Code::Closed => "ClosedError",
-        Code::Limit => "RefusedError",
-        _ => "Error",
-    }
-}
-
 fn class(error: &Error) -> &'static str {
     match error {
         Error::Driver(error) => driver_class(error),
@@ -103,6 +57,14 @@ fn class(error: &Error) -> &'static str {
         Error::Source { .. } => "InvalidError",
         Error::Media { .. } => "MediaError",
         Error::Died { .. } => "ClosedError",
+        Error::Lost { .. } => "LostError",
+        Error::System { .. } => "RefusedError",
+        Error::Refused { kind, .. } => match kind {
+            RefusalKind::Malformed => "InvalidError",
+            RefusalKind::InUse | RefusalKind::Pool => "BadBufferError",
+            RefusalKind::Limit => "RefusedError",
+            RefusalKind::Failed => "Error",
+        },
         _ => "Error",
     }
 }

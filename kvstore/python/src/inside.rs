@@ -6,9 +6,8 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use adit_driver::Buffer;
-use adit_kvshare::client::PutWith as SharedWith;
 use adit_kvstore::shard::{Condition, Failure};
-use adit_kvstore::store::{Answer, Pending, PutWith, Tenant};
+use adit_kvstore::store::{PutWith, Tenant};
 use adit_kvstore::{Error, Store};
 use pyo3::prelude::*;
 
@@ -16,12 +15,12 @@ use crate::arguments;
 use crate::blocks::Layout;
 use crate::errors;
 use crate::forked::Ours;
-use crate::lending::Lending;
+use crate::lending::{Lender, Lending};
 use crate::link::Link;
 use crate::options;
 use crate::session::Session;
 use crate::view::View;
-use crate::waiting;
+use crate::waiting::{self, wait};
 
 /// The stores of this process, to be closed at its end.
 static OPEN: Mutex<Vec<Weak<Inside>>> = Mutex::new(Vec::new());
@@ -45,7 +44,7 @@ pub(crate) fn close_all(py: Python<'_>) {
 
 /// An open store, or a closed one.
 pub(crate) struct Inside {
-    session: Ours<RwLock<Option<Session>>>,
+    session: Ours<RwLock<Option<Arc<Session<Store>>>>>,
     /// Tenants by name, once they were used.
     tenants: Mutex<HashMap<String, Tenant>>,
     /// Held while memory is registered, one after another.
@@ -58,7 +57,8 @@ impl Inside {
     /// Wraps a store, which is closed at the end of the process if not before.
     pub(crate) fn new(store: Store) -> Arc<Inside> {
         let copied = Arc::new(AtomicU64::new(0));
-        let session = Session { store, regions: Arc::new([]), copied };
+        let (lender, timeout) = (Lender::Registered(Vec::new()), None);
+        let session = Arc::new(Session { store, lender, copied, timeout });
         let session = Ours::new(RwLock::new(Some(session)));
         let (tenants, registering, closing) = Default::default();
         let inside = Arc::new(Inside { session, tenants, registering, closing });
@@ -76,7 +76,7 @@ impl Inside {
     ///
     /// # Errors
     /// `ForkedError` in another process.
-    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<&RwLock<Option<Session>>> {
+    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<&RwLock<Option<Arc<Session<Store>>>>> {
         self.session.get().ok_or_else(|| errors::forked(py))
     }
 
@@ -84,7 +84,7 @@ impl Inside {
     ///
     /// # Errors
     /// `ForkedError` in another process; `ClosedError` once it is closed.
-    pub(crate) fn session(&self, py: Python<'_>) -> PyResult<Session> {
+    pub(crate) fn session(&self, py: Python<'_>) -> PyResult<Arc<Session<Store>>> {
         let session = self.lock(py)?.read().unwrap_or_else(PoisonError::into_inner);
         session.clone().ok_or_else(|| errors::closed(py))
     }
@@ -134,7 +134,11 @@ impl Inside {
         let session = self.session.get().ok_or_else(closed)?;
         let _one = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
         let opened = session.read().unwrap_or_else(PoisonError::into_inner).clone();
-        let Session { store, regions, .. } = opened.ok_or_else(closed)?;
+        let opened = opened.ok_or_else(closed)?;
+        let Session { store, lender: Lender::Registered(regions), copied, timeout } = &*opened
+        else {
+            unreachable!("a store's memory is registered")
+        };
         let (start, len) = (view.address(), view.len());
         let open: Vec<_> = regions.iter().filter(|region| region.is_open()).collect();
         if open.iter().any(|region| region.overlaps(start, len)) {
@@ -146,9 +150,11 @@ impl Inside {
         }
         let buffer = store.register(memory).map_err(Unregistered::Failed)?;
         let shared = Lending::new(start, buffer);
-        let regions = open.into_iter().chain([&shared]).cloned().collect();
+        let lender = Lender::Registered(open.into_iter().chain([&shared]).cloned().collect());
+        let (store, copied) = (store.clone(), Arc::clone(copied));
+        let renewed = Arc::new(Session { store, lender, copied, timeout: *timeout });
         if let Some(opened) = &mut *session.write().unwrap_or_else(PoisonError::into_inner) {
-            opened.regions = regions;
+            *opened = renewed;
         }
         Ok(shared)
     }
@@ -156,7 +162,7 @@ impl Inside {
     /// Ends the store and waits for that, also if an earlier call was left. Does nothing if it has ended.
     pub(crate) fn close(self: &Arc<Inside>, py: Python<'_>) -> PyResult<()> {
         let mut session = self.lock(py)?.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(Session { store, regions, .. }) = session.take() else {
+        let Some(opened) = session.take() else {
             drop(session);
             let Some(closing) = self.closing.get().cloned() else { return Ok(()) };
             return waiting::apart(py, move || {
@@ -167,14 +173,14 @@ impl Inside {
         let _ = self.closing.set(Arc::new(Mutex::new(ended)));
         drop(session);
         // It ends even if its caller does not wait for that. The end of the process finds this meanwhile, and waits.
-        let inside = Arc::clone(self);
+        let (inside, store) = (Arc::clone(self), opened.store.clone());
         let ended = waiting::apart(py, move || {
             let ended = store.close().wait();
             drop::<(Sender<()>, _)>((ending, inside));
             ended
         });
         // Their memory goes with the last request that uses it.
-        py.detach(|| drop(regions));
+        py.detach(|| drop(opened));
         ended?.map(drop).map_err(|unfinished| errors::of(py, &unfinished.error))
     }
 }
@@ -204,15 +210,16 @@ impl PutArguments<'_, '_> {
         let ttl = self.ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
         let tenant = self.tenant.map(|name| store.tenant(py, name)).transpose()?;
         let after = self.after.map(arguments::key).transpose()?;
-        let layout = self.layout.map(|layout| layout.for_store(py)).transpose()?.cloned();
+        let layout = self.layout.map(|layout| layout.for_store(py)).transpose()?;
         Ok(PutWith { tenant, ttl, after, layout, condition: self.condition })
     }
 
     /// Returns a connection's options.
     ///
     /// # Errors
-    /// `InvalidError` for a time that is none, for another connection's layout, and for what a connection does not have.
-    pub(crate) fn resolve_there(self, py: Python<'_>, link: &Link) -> PyResult<SharedWith> {
+    /// `InvalidError` for a time that is none, for another connection's layout, and for what a connection does not
+    /// have.
+    pub(crate) fn resolve_there(self, py: Python<'_>, link: &Link) -> PyResult<PutWith> {
         if let Some(name) = self.tenant {
             let fix = "objects of a connection belong to the tenant that adit.connect names";
             return Err(options::invalid(py, "the tenant", name, fix));
@@ -223,18 +230,6 @@ impl PutArguments<'_, '_> {
         }
         let ttl = self.ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
         let layout = self.layout.map(|layout| layout.for_client(py, link)).transpose()?;
-        Ok(SharedWith { ttl, layout, condition: self.condition })
+        Ok(PutWith { ttl, layout, condition: self.condition, ..PutWith::default() })
     }
-}
-
-/// Makes a request and waits for it, detached.
-///
-/// # Errors
-/// The store's; what a signal's handler raises.
-pub(crate) fn wait<T: Send>(
-    py: Python<'_>,
-    ask: impl FnOnce() -> Pending<T> + Send,
-) -> PyResult<T> {
-    let answer: Answer<T> = waiting::answer(py, ask)?;
-    answer.map_err(|unfinished| errors::of(py, &unfinished.error))
 }

@@ -1,7 +1,7 @@
-//! The requests of one call and their answers: of a store, or of a connection to one.
+//! The requests of one call and their answers.
 //!
-//! Nothing here touches a Python object but through the address and length of its buffer, so all of it but the results
-//! runs detached from the interpreter. Views that are done with are kept, and released where their job ends, attached.
+//! All of it but the results runs detached from the interpreter. Views that are done with are kept, and released where
+//! their job ends, attached.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -10,17 +10,14 @@ use std::task::Waker;
 use std::time::{Duration, Instant};
 
 use adit_driver::deadline;
-use adit_kvshare::{Error as SharedError, SharedBytes};
 use adit_kvstore::Error;
-use adit_kvstore::store::{Removed, Value};
+use adit_kvstore::store::Value;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::PyList;
 
+use crate::answer::Answered;
 use crate::bytes::{FEW, Unfilled};
-use crate::errors;
-use crate::link::Link;
-use crate::requests;
-use crate::session::Session;
+use crate::flight::{AnyFlight, Look};
 use crate::view::View;
 
 /// How long to wait for one answer of several before another is looked at. A connection's answers hold memory of its
@@ -28,51 +25,12 @@ use crate::view::View;
 const LOOK: Duration = Duration::from_millis(1);
 /// Bytes that are read before their answers are looked at: verifying them takes longer than a wake-up.
 const STEP_BYTES: usize = 4 << 20;
-/// What a result costs beside its bytes, in bytes.
+/// The cost of a result beside its bytes, in bytes.
 pub(crate) const RESULT: usize = 256;
 
-/// One request, and what it needs once it is answered.
-pub(crate) enum Flight {
-    Store(requests::Flight<Session>),
-    Client(requests::Flight<Link>),
-}
-
-/// How to look for an answer.
-#[derive(Clone, Copy)]
-pub(crate) enum Look<'a> {
-    /// Block until it is there, no longer than this.
-    Wait(Duration),
-    /// Have the waker called if it is not there.
-    Poll(&'a Waker),
-}
-
-/// The answer to one request.
-pub(crate) enum Answered {
-    Flag(bool),
-    /// Bytes read, or a miss.
-    Length(Option<u64>),
-    Value(Option<Value>),
-    /// A value that a connection's pool has its memory back of.
-    Bytes(Option<Vec<u8>>),
-    /// A value that is to be copied to a buffer with room for it.
-    Copy(Value, View),
-    /// A value that was copied to an object.
-    Object(Py<PyBytes>),
-    Count(u64),
-    Gone(Removed),
-    Done,
-    Failed(Error),
-    /// The server or the connection to it failed.
-    Refused(SharedError),
-    /// The buffer is shorter than the object.
-    Short {
-        needs: usize,
-        has: usize,
-    },
-}
-
+/// A request of a job.
 enum Slot {
-    Flying(Flight),
+    Flying(AnyFlight),
     Landed(Answered),
     /// So many bytes of a value were copied.
     Filling(Filling, usize),
@@ -129,7 +87,7 @@ impl Job {
     }
 
     /// Adds requests behind the others.
-    pub(crate) fn add(&mut self, flights: impl Iterator<Item = Flight>) {
+    pub(crate) fn add(&mut self, flights: impl Iterator<Item = AnyFlight>) {
         self.slots.extend(flights.map(Slot::Flying));
         self.flying = self.slots.len();
     }
@@ -204,28 +162,25 @@ impl Job {
     /// Looks for one answer; returns whether it has come now.
     fn look(&mut self, position: usize, how: Look<'_>) -> bool {
         let Slot::Flying(flight) = &mut self.slots[position] else { return false };
-        let answered = match flight {
-            Flight::Store(flight) => flight.look(how, &self.copied, &mut self.spent),
-            Flight::Client(flight) => flight.look(how, &self.copied, &mut self.spent),
-        };
+        let answered = flight.look(how, &self.copied, &mut self.spent);
         let Some(answered) = answered else { return false };
         self.slots[position] = Slot::Landed(answered);
         self.flying -= 1;
         true
     }
 
-    /// Ends the requests that have no answer once it is too late. They may still be carried out: memory that was lent to
-    /// them is not lent again. Returns whether the job ended by that.
+    /// Ends the requests that have no answer once it is too late. They may still be carried out: memory that was lent
+    /// to them is not lent again. Returns whether the job ended by that.
     pub(crate) fn give_up_if_late(&mut self) -> bool {
         let late = self.deadline.filter(|deadline| deadline.left().is_zero() && self.flying > 0);
-        let Some(Deadline { timeout, .. }) = late else { return false };
+        let Some(Deadline { timeout: after, .. }) = late else { return false };
         for slot in &mut self.slots {
             if let Slot::Flying(flight) = slot {
-                if let Flight::Client(flight) = flight {
-                    self.spent.extend(flight.take_view());
-                }
-                let why = SharedError::Timeout { ms: timeout.as_millis() };
-                *slot = Slot::Landed(Answered::Refused(why));
+                self.spent.extend(flight.take_view());
+                let (waited_for, fix) =
+                    ("the server's answer", "see its log for what its devices say");
+                let why = Error::Timeout { waited_for, after, fix };
+                *slot = Slot::Landed(Answered::Failed(why));
             }
         }
         self.flying = 0;
@@ -382,49 +337,5 @@ impl Deadline {
 
     fn left(self) -> Duration {
         self.until.saturating_duration_since(Instant::now())
-    }
-}
-
-/// Copies a value into a buffer.
-pub(crate) fn fill(view: &View, value: Option<SharedBytes<'_>>, copied: &AtomicU64) -> Answered {
-    let Some(value) = value else { return Answered::Length(None) };
-    if value.len() > view.len() {
-        return Answered::Short { needs: value.len(), has: view.len() };
-    }
-    view.write_at(0, value);
-    copied.fetch_add(value.len() as u64, Ordering::Relaxed);
-    Answered::Length(Some(value.len() as u64))
-}
-
-impl Answered {
-    /// Returns the answer as Python sees it.
-    ///
-    /// # Errors
-    /// The request's failure.
-    fn into_object(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
-        Ok(match self {
-            Answered::Flag(flag) => flag.into_pyobject(py)?.to_owned().into_any(),
-            Answered::Length(length) => length.into_pyobject(py)?,
-            Answered::Count(count) => count.into_pyobject(py)?.into_any(),
-            Answered::Gone(Removed { keys, next, missed_some }) => {
-                let keys =
-                    PyList::new(py, keys.iter().map(|key| PyBytes::new(py, key.as_bytes())))?;
-                (keys, next, missed_some).into_pyobject(py)?.into_any()
-            }
-            Answered::Object(value) => value.into_bound(py).into_any(),
-            Answered::Value(Some(_)) | Answered::Bytes(Some(_)) | Answered::Copy(..) => {
-                unreachable!("values were copied")
-            }
-            Answered::Value(None) | Answered::Bytes(None) | Answered::Done => {
-                py.None().into_bound(py)
-            }
-            Answered::Failed(why) => return Err(errors::of(py, &why)),
-            Answered::Refused(why) => return Err(errors::of_shared(py, &why)),
-            Answered::Short { needs, has } => {
-                let text =
-                    format!("the object has {needs} bytes and the buffer {has}: give as many");
-                return Err(errors::named(py, "BadBufferError", &text));
-            }
-        })
     }
 }

@@ -4,7 +4,7 @@
 //! A request gets a run for itself alone. Memory that another request has is not lent a second time: its bytes are
 //! copied instead, so that overlapping requests are slower and never wrong.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 use adit_kvshare::{Divide, Pieces};
 
@@ -14,6 +14,16 @@ pub(crate) struct Lending<M> {
     len: usize,
     /// `None` once it is closed.
     idle: Mutex<Option<Pieces<M>>>,
+    /// None of its bytes: keeps the mapping when a lost server does not give its runs back.
+    _anchor: Option<M>,
+}
+
+/// The memory whose runs are lent.
+pub(crate) enum Lender<M> {
+    /// A store's registered regions, which stay until they are closed.
+    Registered(Vec<Arc<Lending<M>>>),
+    /// Memory that a client shares with its server, until the last Python object of it is gone.
+    Shared(Mutex<Vec<Weak<Lending<M>>>>),
 }
 
 /// A run's place, to which it returns.
@@ -26,7 +36,19 @@ impl<M: Divide> Lending<M> {
     /// Wraps all of the memory at the address `start`.
     pub(crate) fn new(start: usize, all: M) -> Arc<Lending<M>> {
         let (len, idle) = (all.bytes(), Mutex::new(Some(Pieces::new(all))));
-        Arc::new(Lending { start, len, idle })
+        Arc::new(Lending { start, len, idle, _anchor: None })
+    }
+
+    /// Wraps all of the memory at the address `start`, which stays mapped as long as this.
+    pub(crate) fn anchored(start: usize, mut all: M) -> Arc<Lending<M>> {
+        let len = all.bytes();
+        let _anchor = Some(all.split_off(len));
+        Arc::new(Lending { start, len, idle: Mutex::new(Some(Pieces::new(all))), _anchor })
+    }
+
+    /// Returns the address of its first byte.
+    pub(crate) fn start(&self) -> usize {
+        self.start
     }
 
     fn idle(&self) -> MutexGuard<'_, Option<Pieces<M>>> {
@@ -66,6 +88,46 @@ impl<M: Divide> Lending<M> {
             in_use => Err(in_use),
         }
     }
+}
+
+impl<M: Divide> Lender<M> {
+    /// Creates an empty list of shared memory.
+    pub(crate) fn shared() -> Lender<M> {
+        Lender::Shared(Mutex::default())
+    }
+
+    /// Takes the `len` bytes at an address from the memory that has all of them, unless a request has some.
+    pub(crate) fn take(&self, address: usize, len: usize) -> Option<(M, Loan<M>)> {
+        match self {
+            Lender::Registered(regions) => regions.iter().find_map(|it| it.take(address, len)),
+            Lender::Shared(shared) => {
+                // Whichever of them is the last to have its memory tells the server so: without the lock.
+                let held: Vec<_> = lock(shared).iter().filter_map(Weak::upgrade).collect();
+                held.iter().find_map(|it| it.take(address, len))
+            }
+        }
+    }
+
+    /// Adds shared memory; registered regions are a list of their own.
+    pub(crate) fn add(&self, memory: &Arc<Lending<M>>) {
+        if let Lender::Shared(shared) = self {
+            let mut shared = lock(shared);
+            shared.retain(|it| it.strong_count() > 0);
+            shared.push(Arc::downgrade(memory));
+        }
+    }
+
+    /// Returns whether some memory can be lent.
+    pub(crate) fn has_memory(&self) -> bool {
+        match self {
+            Lender::Registered(regions) => !regions.is_empty(),
+            Lender::Shared(shared) => lock(shared).iter().any(|it| it.strong_count() > 0),
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<M: Divide> Loan<M> {

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `calls` | the class `Calls`: what `Store` and `Client` have in common |
 //! | `scope` | the class `Scope`: what the `with` statement ends |
-//! | `source` | what requests are made of: a store of this process, or a connection |
+//! | `source` | a store of this process or a connection, where Python needs one object |
 //! | `store` | the class `Store`: what only the process that has the store can ask for |
 //! | `inside` | an open store behind the objects that use it, and its end |
 //! | `queue` | the class `Queue`: requests that end at an eventfd |
@@ -20,9 +20,9 @@
 //! | `streams` | the class `Pieces`, behind readers of objects of any length; and puts of such objects |
 //! | `blocks` | the classes `Layout`, `BlocksWriter` and `Lease` |
 //! | `arguments`, `options`, `numbers` | keys, buffers and settings, read from Python objects |
-//! | `job` | the requests of one call and their answers, of either kind |
-//! | `requests` | requests and how their answers are settled, for every way to a store |
-//! | `session`, `link` | the two ways: to a store of this process, and over a connection |
+//! | `session` | what requests are made with, over either kind of store, and the requests of each call |
+//! | `job`, `flight`, `answer` | the requests of one call, one of them, and its answer |
+//! | `link` | a connection at one time: its session, and who takes its answers |
 //! | `memory` | the class `Region`: memory of the caller's that the devices know |
 //! | `lending` | memory of either kind, and which runs of it requests have |
 //! | `view` | the bytes of a Python object, by its buffer protocol; copies through pointers |
@@ -34,6 +34,7 @@
 //! | `logs` | what driver and store log, for Python's `logging` |
 //! | `forked` | values that a forked child must not drop |
 
+mod answer;
 mod arguments;
 mod blocks;
 mod bytes;
@@ -43,6 +44,7 @@ mod connection;
 mod dlpack;
 mod errors;
 mod figures;
+mod flight;
 mod forked;
 mod inside;
 mod job;
@@ -55,7 +57,6 @@ mod options;
 mod queue;
 mod ready;
 mod reaper;
-mod requests;
 mod scope;
 mod session;
 mod shared;

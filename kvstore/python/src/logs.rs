@@ -22,7 +22,7 @@ const WAITING_MAX: usize = 1024;
 /// How long the end of the process waits for messages to be passed on.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// Of the process that started the thread: a forked child has none, and its messages are dropped.
+/// The sender of the process that started the thread: a forked child has no such thread, and its messages are dropped.
 static SENDER: OnceLock<Ours<SyncSender<Item>>> = OnceLock::new();
 /// Messages that were dropped since the last one that was passed on.
 static DROPPED: AtomicU64 = AtomicU64::new(0);

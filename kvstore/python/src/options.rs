@@ -20,8 +20,8 @@ use crate::errors;
 /// # Errors
 /// `InvalidError` for a text that is no target and for a path that cannot be one, `TypeError` for other objects.
 pub(crate) fn targets(object: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
-    // SAFETY: the program names the servers, and says by that that they are controllers: 'vfio-user:' in the documentation
-    // of targets.
+    // SAFETY: the program names the servers, and says by that that they are controllers: 'vfio-user:' in the
+    // documentation of targets.
     unsafe { adit_driver::bus::vfio_user::trust_servers() };
     if let Some(target) = target(object)? {
         return Ok(vec![target]);

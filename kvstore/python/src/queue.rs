@@ -1,7 +1,7 @@
 //! Requests that end at an eventfd: nothing waits, and one thread or event loop can serve any number of them.
 //!
-//! Of a store's jobs the answers are counted, and taken when the job is drained. Those of a job that reads much are taken in
-//! steps, so that what has come is verified while devices read the rest. A connection's jobs are settled by its
+//! Answers to a store's jobs are counted, and taken when the job is drained. Answers to a job that reads much are taken
+//! in steps, so that the first are verified while devices read the rest. A connection's jobs are settled by its
 //! [`Reaper`].
 
 use std::collections::{HashMap, VecDeque};
@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Wake, Waker};
 
+use adit_kvstore::Key;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -23,8 +24,8 @@ use crate::numbers;
 use crate::options;
 use crate::ready::Ready;
 use crate::reaper::{Landing, Reaper};
-use crate::requests::{ByKeys, Maker, Requests};
 use crate::scope::Scope;
+use crate::session::Call;
 use crate::source::Source;
 use crate::view::View;
 use crate::waiting::{self, TURN};
@@ -46,8 +47,8 @@ impl Countdown {
         Arc::new(Countdown { number, ready: Arc::clone(ready), come, wanted, step })
     }
 
-    /// Makes the job ready after a step beyond the first `come` answers, of which `left` more will come; at once if they
-    /// are there already.
+    /// Makes the job ready after a step beyond the first `come` answers, of which `left` more will come; at once if
+    /// they are there already.
     fn expect(&self, come: usize, left: usize) {
         let wanted = come + left.min(self.step);
         self.wanted.store(wanted, Ordering::SeqCst);
@@ -113,35 +114,35 @@ impl Landed {
     }
 }
 
-/// A queue's state, which a forked child leaves alone.
-struct State {
+/// A queue's jobs, which a forked child leaves alone.
+struct Jobs {
     ready: Arc<Ready>,
     flying: Mutex<HashMap<u64, Flying>>,
     /// Jobs whose results were not returned yet.
     landed: Mutex<VecDeque<Landed>>,
     next: AtomicU64,
-    /// What takes answers, if they are a connection's.
+    /// The thread that takes answers, if they are a connection's.
     reaper: Option<Arc<Reaper>>,
 }
 
-impl State {
-    fn new(reaper: Option<Arc<Reaper>>) -> nix::Result<State> {
+impl Jobs {
+    fn new(reaper: Option<Arc<Reaper>>) -> nix::Result<Jobs> {
         let ready = Arc::new(Ready::new()?);
         let (flying, landed) = Default::default();
-        Ok(State { ready, flying, landed, next: AtomicU64::new(0), reaper })
+        Ok(Jobs { ready, flying, landed, next: AtomicU64::new(0), reaper })
     }
 
-    /// Has the end of a job signalled.
-    fn launch(&self, requests: &Maker, job: Job, token: Option<Py<PyAny>>) -> u64 {
+    /// Arranges that the end of a job is signalled.
+    fn launch(&self, link: Option<&Link>, job: Job, token: Option<Py<PyAny>>) -> u64 {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        match requests.link() {
+        match link {
             Some(link) => self.watch(number, link, job, token),
             None => self.count(number, job, token),
         }
         number
     }
 
-    /// Has the end of a store's job signalled.
+    /// Arranges that the end of a store's job is signalled.
     fn count(&self, number: u64, mut job: Job, token: Option<Py<PyAny>>) {
         let countdown = Countdown::new(number, &self.ready, job.step());
         let waker = Waker::from(Arc::clone(&countdown));
@@ -155,10 +156,10 @@ impl State {
         countdown.expect(0, left);
     }
 
-    /// Has the end of a connection's job signalled.
+    /// Arranges that the end of a connection's job is signalled.
     fn watch(&self, number: u64, link: &Link, job: Job, token: Option<Py<PyAny>>) {
         let reaper = self.reaper.as_ref().expect("a connection's queue has one");
-        reaper.launch(link, (number, &self.ready), job, |landing| {
+        reaper.launch((link.era, &link.session.store), (number, &self.ready), job, |landing| {
             let held = Held::Watched(Arc::clone(landing));
             lock(&self.flying).insert(number, Flying { held, token });
         });
@@ -210,12 +211,12 @@ impl State {
 /// their numbers with their results.
 ///
 /// Buffers have to stay as they are until then. Python keeps them alive meanwhile. Jobs of a connection end within its
-/// timeout, and with ``LostError`` if its server is lost; the queue stays, with its eventfd, and works once the server is
-/// back.
+/// timeout, and with ``LostError`` if its server is lost; the queue stays, with its eventfd, and works once the server
+/// is back.
 #[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct Queue {
     source: Source,
-    state: Ours<State>,
+    state: Ours<Jobs>,
 }
 
 impl Queue {
@@ -229,38 +230,32 @@ impl Queue {
             Source::Store(store) => store.session(py).map(|_| None)?,
             Source::Client(connection) => {
                 let link = connection.link(py)?;
-                let client = link.client.clone();
+                let client = link.session.store.clone();
                 let made = waiting::apart(py, move || client.make_pool())?;
-                made.map_err(|why| errors::of_shared(py, &why))?;
+                made.map_err(|why| errors::of(py, &why))?;
                 Some(link.reaper()?)
             }
         };
-        let state = State::new(reaper).map_err(std::io::Error::from)?;
+        let state = Jobs::new(reaper).map_err(std::io::Error::from)?;
         Scope::of(py, Queue { source, state: Ours::new(state) }, "close")
     }
 
-    fn state(&self, py: Python<'_>) -> PyResult<&State> {
+    fn state(&self, py: Python<'_>) -> PyResult<&Jobs> {
         self.state.get().ok_or_else(|| errors::forked(py))
     }
 
-    fn submit(
-        &self,
-        py: Python<'_>,
-        token: Option<Py<PyAny>>,
-        start: impl FnOnce(&Maker) -> Job + Send,
-    ) -> PyResult<u64> {
+    fn submit(&self, py: Python<'_>, token: Option<Py<PyAny>>, call: Call) -> PyResult<u64> {
         let state = self.state(py)?;
-        self.source.ask(py, |requests| state.launch(requests, start(requests), token))
+        self.source.begin(py, call, |link, job| state.launch(link, job, token))
     }
 
     fn submit_keys(
         &self,
         keys: &Bound<'_, PyAny>,
         token: Option<Py<PyAny>>,
-        start: ByKeys,
+        call: fn(Vec<Key>) -> Call,
     ) -> PyResult<u64> {
-        let (py, keys) = (keys.py(), arguments::keys(keys)?);
-        self.submit(py, token, move |requests| start(requests, keys))
+        self.submit(keys.py(), token, call(arguments::keys(keys)?))
     }
 }
 
@@ -327,13 +322,13 @@ impl Queue {
         let condition = options::condition(py, if_absent, if_version)?;
         let with = PutArguments { ttl, tenant, after, layout, condition };
         let items = arguments::pairs(keys, values, View::readable)?;
-        self.source.put(py, items, with, |requests, job| state.launch(requests, job, token))
+        self.source.put(py, items, with, |link, job| state.launch(link, job, token))
     }
 
     /// Read several objects; see ``Store.get_many``.
     #[pyo3(signature = (keys, *, token=None))]
     fn submit_get(&self, keys: &Bound<'_, PyAny>, token: Option<Py<PyAny>>) -> PyResult<u64> {
-        self.submit_keys(keys, token, Requests::get)
+        self.submit_keys(keys, token, Call::Get)
     }
 
     /// Read several objects into buffers; see ``Store.get_many_into``.
@@ -348,19 +343,19 @@ impl Queue {
         token: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
         let items = arguments::pairs(keys, buffers, View::writable)?;
-        self.submit(py, token, move |requests| requests.get_into(items))
+        self.submit(py, token, Call::GetInto(items))
     }
 
     /// Ask which objects exist; see ``Store.exists_many``.
     #[pyo3(signature = (keys, *, token=None))]
     fn submit_exists(&self, keys: &Bound<'_, PyAny>, token: Option<Py<PyAny>>) -> PyResult<u64> {
-        self.submit_keys(keys, token, Requests::exists)
+        self.submit_keys(keys, token, Call::Exists)
     }
 
     /// Ask which objects exist, and count as a use of each; see ``Store.refresh_many``.
     #[pyo3(signature = (keys, *, token=None))]
     fn submit_refresh(&self, keys: &Bound<'_, PyAny>, token: Option<Py<PyAny>>) -> PyResult<u64> {
-        self.submit_keys(keys, token, Requests::refresh)
+        self.submit_keys(keys, token, Call::Refresh)
     }
 
     /// Ask which objects went; see ``Store.removals``, whose return value is the one result.
@@ -373,7 +368,7 @@ impl Queue {
         token: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
         let prefix = prefix.map(arguments::prefix).transpose()?.unwrap_or_default();
-        self.submit(py, token, move |requests| requests.removals(&prefix, cursor))
+        self.submit(py, token, Call::Removals(prefix, cursor))
     }
 
     /// Ask how many objects exist before the first miss; see ``Store.lookup_prefix``. The results are that number.
@@ -383,13 +378,13 @@ impl Queue {
         keys: &Bound<'_, PyAny>,
         token: Option<Py<PyAny>>,
     ) -> PyResult<u64> {
-        self.submit_keys(keys, token, Requests::lookup_prefix)
+        self.submit_keys(keys, token, Call::LookupPrefix)
     }
 
     /// Remove several objects; see ``Store.delete_many``.
     #[pyo3(signature = (keys, *, token=None))]
     fn submit_delete(&self, keys: &Bound<'_, PyAny>, token: Option<Py<PyAny>>) -> PyResult<u64> {
-        self.submit_keys(keys, token, Requests::delete)
+        self.submit_keys(keys, token, Call::Delete)
     }
 
     /// Let several objects expire after ``ttl`` seconds; see ``Store.touch_many``.
@@ -402,23 +397,23 @@ impl Queue {
     ) -> PyResult<u64> {
         let (py, keys) = (keys.py(), arguments::keys(keys)?);
         let ttl = options::seconds(py, "ttl", ttl)?;
-        self.submit(py, token, move |requests| requests.touch(keys, ttl))
+        self.submit(py, token, Call::Touch(keys, ttl))
     }
 
     /// Make everything acknowledged survive a power cut; see ``Store.commit``.
     #[pyo3(signature = (*, token=None))]
     fn submit_commit(&self, py: Python<'_>, token: Option<Py<PyAny>>) -> PyResult<u64> {
-        self.submit(py, token, |requests| requests.commit())
+        self.submit(py, token, Call::Commit)
     }
 
-    /// Return what has ended, without waiting. There may be none though the eventfd was readable: of a job that reads much,
-    /// what has come is verified by the next call, while devices read the rest.
+    /// Return what has ended, without waiting. There may be none though the eventfd was readable: of a job that reads
+    /// much, what has come is verified by the next call, while devices read the rest.
     ///
     /// Parameters
     /// ----------
     /// nbytes : int, optional
-    ///     About how many bytes of values to copy in this call, for an event loop that has others to serve. The rest is for
-    ///     the next calls: the eventfd stays readable. By default all.
+    ///     About how many bytes of values to copy in this call, for an event loop that has others to serve. The rest is
+    ///     for the next calls: the eventfd stays readable. By default all.
     ///
     /// Returns
     /// -------

@@ -1,9 +1,9 @@
 //! Takes a connection's answers for its queues.
 //!
 //! A store answers on threads of its own, while a server's answers stay in the connection's ring until they are taken
-//! out. A thread does that while jobs of queues are in flight. It settles each request as soon as it is answered: values
-//! leave the connection's pool, so that others find memory there. It makes a job ready with the last of its requests,
-//! and ends those that are late. It touches no Python object.
+//! out. A thread does that while jobs of queues are in flight. It settles each request as soon as it is answered:
+//! values leave the connection's pool, so that others find memory there. It makes a job ready with the last of its
+//! requests, and ends those that are late. It touches no Python object.
 //!
 //! When a server is lost, all that it had is answered at once. So the thread has to watch the newest connection only.
 
@@ -20,7 +20,6 @@ use adit_driver::runtime::caught;
 use adit_kvshare::Client;
 
 use crate::job::Job;
-use crate::link::Link;
 use crate::ready::Ready;
 
 /// A job of a queue whose requests a server has.
@@ -88,7 +87,7 @@ impl Wake for Nudge {
     }
 }
 
-/// What the thread has to do.
+/// The thread's work.
 #[derive(Default)]
 struct News {
     /// The newest connection and its era, while jobs are in flight.
@@ -171,7 +170,7 @@ impl Desk {
     }
 }
 
-/// Has the thread look at its news.
+/// Makes the thread look at its work.
 fn rouse(mut news: MutexGuard<'_, News>) {
     let client = if mem::take(&mut news.sleeps) { news.client.clone() } else { None };
     drop(news);
@@ -197,10 +196,11 @@ impl Reaper {
         Ok(Reaper { desk })
     }
 
-    /// Pushes the end of a job, whose requests were made, to `ready`. Passes the job to `fly` before.
+    /// Pushes the end of a job, whose requests were made over the client of an era, to `ready`. Passes the job to `fly`
+    /// before.
     pub(crate) fn launch(
         &self,
-        link: &Link,
+        (era, client): (u64, &Client),
         (number, ready): (u64, &Arc<Ready>),
         job: Job,
         fly: impl FnOnce(&Arc<Landing>),
@@ -212,8 +212,8 @@ impl Reaper {
         fly(&landing);
         {
             let mut news = lock(&self.desk.news);
-            if news.client.as_ref().is_none_or(|(era, _)| *era < link.era) {
-                news.client = Some((link.era, link.client.clone()));
+            if news.client.as_ref().is_none_or(|(newest, _)| *newest < era) {
+                news.client = Some((era, client.clone()));
             }
             news.flying.push_back((until, Arc::downgrade(&landing)));
         }
@@ -225,7 +225,7 @@ impl Reaper {
         (0..requests).for_each(|position| landing.settle(position, &self.desk));
     }
 
-    /// Has the thread notice that jobs were taken before their end.
+    /// Makes the thread notice that jobs were taken before their end.
     pub(crate) fn rouse(&self) {
         rouse(lock(&self.desk.news));
     }

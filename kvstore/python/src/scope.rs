@@ -8,7 +8,7 @@ pub(crate) fn state(is_open: bool) -> &'static str {
     if is_open { "open" } else { "closed" }
 }
 
-/// What a ``with`` statement ends.
+/// An object that a ``with`` statement ends.
 #[pyclass(frozen, subclass, module = "adit._adit")]
 pub(crate) struct Scope {
     /// The method that ends it.

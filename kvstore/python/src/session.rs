@@ -1,72 +1,212 @@
-//! Requests of a store of this process, made and settled.
+//! Requests of a call, made of its keys and buffers.
 //!
-//! As in `job`, nothing here touches a Python object but through the address and length of its buffer.
+//! As in `flight`, nothing here touches a Python object but through the address and length of its buffer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use adit_driver::Buffer;
-use adit_driver::memory::AnyBuffer;
-use adit_kvshare::SharedBytes;
 use adit_kvstore::shard::{Outcome, Part};
-use adit_kvstore::store::{
-    Answer, BlocksWriter, Payload, Pending, Put, PutWith, Read, Removed, Unfinished, Value,
-};
+use adit_kvstore::store::{BlocksWriter, Payload, PutWith};
 use adit_kvstore::{Key, Store};
 
-use crate::job::{self, Answered, Job};
-use crate::lending::{Lending, Loan};
-use crate::link::Link;
-use crate::requests::{Asked, Flight, Way, plain, returned};
+use crate::answer::Answered;
+use crate::flight::{Backend, Flight, plain, returned};
+use crate::job::{Deadline, Job};
+use crate::lending::{Lender, Loan};
 use crate::view::View;
 
 /// The most removals of one answer.
 const REMOVALS_MAX: usize = 1000;
 
-/// What requests are made with: the store, and the memory that its devices know.
-#[derive(Clone)]
-pub(crate) struct Session {
-    pub(crate) store: Store,
-    pub(crate) regions: Arc<[Arc<Lending<Buffer>>]>,
-    /// Bytes copied between buffers and the store's memory.
-    pub(crate) copied: Arc<AtomicU64>,
+/// A call, with what it is about.
+pub(crate) enum Call {
+    /// Reads objects.
+    Get(Vec<Key>),
+    /// Reads objects into writable buffers: in place where a buffer lies in memory that the devices know.
+    GetInto(Vec<(Key, View)>),
+    /// Asks which objects exist.
+    Exists(Vec<Key>),
+    /// Like `Exists`, and counts as a use of each.
+    Refresh(Vec<Key>),
+    /// Removes objects.
+    Delete(Vec<Key>),
+    /// Sets when objects expire.
+    Touch(Vec<Key>, Duration),
+    /// Asks how many objects exist before the first miss.
+    LookupPrefix(Vec<Key>),
+    /// Asks which objects went after a position, of those with a prefix.
+    Removals(Vec<u8>, Option<u64>),
+    /// Makes what was acknowledged survive a power cut.
+    Commit,
 }
 
-impl Session {
-    /// Stores objects; as a sequence of KV blocks if there is a layout.
-    pub(crate) fn put(&self, items: Vec<(Key, View)>, with: &PutWith) -> Job {
-        let mut job = self.job(items.len());
-        let (mut loans, mut payloads) = (Vec::new(), Vec::new());
-        for (key, view) in items {
-            let (payload, loan) = self.payload(&view);
-            payloads.push((key, payload));
-            loans.push(loan);
-            job.keep(view);
-        }
-        let batch = match &with.layout {
-            Some(layout) => self.store.put_blocks(layout, payloads, with),
-            None => self.store.put_many(payloads, with),
-        };
-        let flights = batch.into_iter().zip(loans);
-        let flights = flights.map(|(pending, loan)| Flight::Put(Some(pending), loan));
-        job.add(flights.map(Session::flying));
+/// Makes requests: a store or a connection to one, and the memory that its devices know.
+pub(crate) struct Session<S: Backend> {
+    pub(crate) store: S,
+    pub(crate) lender: Lender<S::Memory>,
+    /// Bytes copied between buffers and the store's or the client's memory that the store does not count.
+    pub(crate) copied: Arc<AtomicU64>,
+    /// Within which requests are answered, if the store has no deadlines of its own.
+    pub(crate) timeout: Option<Duration>,
+}
+
+impl<S: Backend> Session<S> {
+    /// Creates the job of so many requests, which are to be added.
+    fn job(&self, requests: usize) -> Job {
+        Job::new(requests, self.timeout.map(Deadline::after), &self.copied)
+    }
+
+    fn job_of(&self, requests: usize, flights: impl IntoIterator<Item = Flight<S>>) -> Job {
+        let mut job = self.job(requests);
+        job.add(flights.into_iter().map(S::flying));
         job
     }
 
+    /// Takes the memory of a buffer, if the devices know it and no request has it.
+    fn lend(&self, view: &View) -> Option<(S::Memory, Loan<S::Memory>)> {
+        self.lender.take(view.address(), view.len())
+    }
+
+    /// Makes the requests of a call.
+    pub(crate) fn begin(&self, call: Call) -> Job {
+        let flag = |pending| Flight::Flag(Some(pending));
+        let store = &self.store;
+        match call {
+            Call::Get(keys) => {
+                let get = |pending| Flight::Get(Some(pending));
+                self.job_of(keys.len(), store.get_many(keys).into_iter().map(get))
+            }
+            Call::GetInto(items) => self.get_into(items),
+            Call::Exists(keys) => {
+                self.job_of(keys.len(), store.exists_many(keys).into_iter().map(flag))
+            }
+            Call::Refresh(keys) => {
+                self.job_of(keys.len(), store.refresh_many(keys).into_iter().map(flag))
+            }
+            Call::Delete(keys) => {
+                self.job_of(keys.len(), store.delete_many(keys).into_iter().map(flag))
+            }
+            Call::Touch(keys, ttl) => {
+                self.job_of(keys.len(), store.touch_many(keys, ttl).into_iter().map(flag))
+            }
+            Call::LookupPrefix(keys) => {
+                self.job_of(1, [Flight::Count(Some(store.lookup_prefix(&keys)))])
+            }
+            Call::Removals(prefix, from) => {
+                let removals = store.removals(&prefix, from, REMOVALS_MAX);
+                self.job_of(1, [Flight::Removals(Some(removals))])
+            }
+            Call::Commit => self.job_of(1, [Flight::Commit(Some(store.commit()))]),
+        }
+    }
+
+    /// Stores objects, those in memory that the devices know in place.
+    pub(crate) fn put(&self, items: Vec<(Key, View)>, with: &PutWith) -> Job {
+        let mut job = self.job(items.len());
+        let (keys, views): (Vec<_>, Vec<_>) = items.into_iter().unzip();
+        let (mut data, mut loans) = (Vec::new(), Vec::new());
+        for (key, view) in keys.into_iter().zip(&views) {
+            let (run, loan) = self.lend(view).unzip();
+            data.push((
+                key,
+                match run {
+                    Some(run) => S::lent(run, view.len() as u64),
+                    None => self.plain(view),
+                },
+            ));
+            loans.push(loan);
+        }
+        let flights = self.store.put_all(data, with).into_iter().zip(loans);
+        job.add(flights.map(|(pending, loan)| S::flying(Flight::Put(Some(pending), loan))));
+        views.into_iter().for_each(|view| job.keep(view));
+        job
+    }
+
+    /// Returns bytes that are copied as they are put.
+    fn plain<'a>(&self, view: &'a View) -> S::Data<'a> {
+        if S::COPIES_UNCOUNTED {
+            self.copied.fetch_add(view.len() as u64, Ordering::Relaxed);
+        }
+        view.bytes().into()
+    }
+
+    fn get_into(&self, items: Vec<(Key, View)>) -> Job {
+        let mut job = self.job(items.len());
+        let (mut lent, mut plain) = (Vec::new(), Vec::new());
+        let (mut loans, mut views) = (Vec::new(), Vec::new());
+        for (position, (key, view)) in items.into_iter().enumerate() {
+            job.reads(view.len());
+            match self.lend(&view) {
+                Some((run, loan)) => {
+                    lent.push((key, Part::All, run));
+                    loans.push((position, loan));
+                    job.keep(view);
+                }
+                None => {
+                    plain.push(key);
+                    views.push((position, view));
+                }
+            }
+        }
+        // Those that need memory of a pool go last: values that are not collected yet cannot hold up the others.
+        let read = self.store.get_many_into(lent).into_iter().zip(loans);
+        let read = read.map(|(pending, (at, loan))| (at, Flight::Read(Some(pending), Some(loan))));
+        let copy = self.store.get_many(plain).into_iter().zip(views);
+        let copy = copy.map(|(pending, (at, view))| (at, Flight::Copy(Some(pending), Some(view))));
+        let mut flights: Vec<_> = read.chain(copy).collect();
+        flights.sort_unstable_by_key(|(position, _)| *position);
+        job.add(flights.into_iter().map(|(_, flight)| S::flying(flight)));
+        job
+    }
+
+    /// Reads one layer of KV blocks into memory that the devices know.
+    ///
+    /// # Errors
+    /// The position of a buffer that is not in such memory, or that a request has.
+    pub(crate) fn get_layer(
+        &self,
+        layer: u32,
+        items: Vec<(Key, View)>,
+    ) -> Result<Job, (usize, Vec<View>)> {
+        let mut job = self.job(items.len());
+        let (mut lent, mut loans) = (Vec::new(), Vec::new());
+        for (position, (key, view)) in items.into_iter().enumerate() {
+            let run = self.lend(&view);
+            job.reads(view.len());
+            job.keep(view);
+            let Some((run, loan)) = run else {
+                let back = lent.into_iter().map(|(_, _, run): (Key, Part, S::Memory)| run);
+                back.zip(loans).for_each(|(run, loan): (_, Loan<_>)| loan.give(Some(run)));
+                return Err((position, job.into_views()));
+            };
+            lent.push((key, Part::Layer(layer), run));
+            loans.push(loan);
+        }
+        let flights = self.store.get_many_into(lent).into_iter().zip(loans);
+        let read = |(pending, loan)| S::flying(Flight::Read(Some(pending), Some(loan)));
+        job.add(flights.map(read));
+        Ok(job)
+    }
+}
+
+impl Session<Store> {
     /// Writes one layer of reserved blocks, and waits for that.
     pub(crate) fn fill(&self, writer: &BlocksWriter, layer: u32, data: Vec<View>) -> Job {
         let mut job = self.job(data.len());
-        let (payloads, loans): (Vec<_>, Vec<_>) =
-            data.iter().map(|view| self.payload_of_a_part(view)).unzip();
-        data.into_iter().for_each(|view| job.keep(view));
+        let part = |view| match self.lend(view) {
+            Some((run, loan)) => (Payload::lent(run, view.len() as u64), Some(loan)),
+            None => (view.bytes().into(), None::<Loan<Buffer>>),
+        };
+        let (payloads, loans): (Vec<Payload<'_>>, Vec<_>) = data.iter().map(part).unzip();
         // A wrong number of buffers has more answers than loans.
         let loans = loans.into_iter().chain(std::iter::repeat_with(|| None));
         let asked = writer.put_layer(layer, payloads).into_iter().zip(loans);
         job.land(asked.map(|(pending, loan)| {
-            let answer = pending.wait().map(|memory| ((), run(memory)));
-            returned::<Session, _>(answer, loan, |()| Answered::Done)
+            returned::<Store>(pending.wait().map(|memory| (Answered::Done, memory)), loan)
         }));
+        data.into_iter().for_each(|view| job.keep(view));
         job
     }
 
@@ -74,149 +214,7 @@ impl Session {
     pub(crate) fn seal(&self, writer: BlocksWriter) -> Job {
         let mut job = self.job(writer.count());
         let stored = |outcome| Answered::Flag(outcome == Outcome::Stored);
-        let asked = writer.commit().into_iter();
-        job.land(asked.map(|pending| plain::<Session, _>(pending.wait(), stored)));
+        job.land(writer.commit().into_iter().map(|pending| plain(pending.wait(), stored)));
         job
-    }
-
-    /// Returns a buffer's bytes as they go to the store: in place if they lie in registered memory, else as a copy in
-    /// the store's memory or, if it has none, on the heap.
-    fn payload(&self, view: &View) -> (Payload<'static>, Option<Loan<Buffer>>) {
-        let bytes = view.len() as u64;
-        let Some((run, loan)) = self.lend(view) else { return (self.copy(view), None) };
-        (Payload::lent(run, bytes), Some(loan))
-    }
-
-    /// Like [`Session::payload`] for a part of an object, which goes to a device that is chosen already: the store
-    /// takes memory of that device for it.
-    fn payload_of_a_part(&self, view: &View) -> (Payload<'static>, Option<Loan<Buffer>>) {
-        let bytes = view.len() as u64;
-        let Some((run, loan)) = self.lend(view) else {
-            self.copied.fetch_add(bytes, Ordering::Relaxed);
-            return (view.to_vec().into(), None);
-        };
-        (Payload::lent(run, bytes), Some(loan))
-    }
-
-    fn copy(&self, view: &View) -> Payload<'static> {
-        let bytes = view.len();
-        self.copied.fetch_add(bytes as u64, Ordering::Relaxed);
-        let pooled = if bytes > 0 { self.store.buffer(bytes).try_wait().ok() } else { None };
-        match pooled {
-            Some(Ok(mut buffer)) => {
-                view.read(&mut buffer);
-                buffer.into()
-            }
-            Some(Err(_)) | None => view.to_vec().into(),
-        }
-    }
-}
-
-impl Way for Session {
-    type Run = Buffer;
-    type Pending<T> = Pending<T>;
-    type Unfinished = Unfinished;
-    type Put = Put;
-    type Read = Read;
-    type Value = Value;
-
-    fn job(&self, requests: usize) -> Job {
-        Job::new(requests, None, &self.copied)
-    }
-
-    fn link(&self) -> Option<&Link> {
-        None
-    }
-
-    fn lend(&self, view: &View) -> Option<(Buffer, Loan<Buffer>)> {
-        self.regions.iter().find_map(|region| region.take(view.address(), view.len()))
-    }
-
-    fn fetch(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<Option<Value>>> {
-        self.store.get_many(keys).into_iter()
-    }
-
-    fn read(&self, items: Vec<(Key, Part, Buffer)>) -> impl Iterator<Item = Pending<Read>> {
-        let lent = items.into_iter().map(|(key, part, run)| (key, part, AnyBuffer::One(run)));
-        self.store.get_many_into(lent).into_iter()
-    }
-
-    fn find(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<bool>> {
-        self.store.exists_many(keys).into_iter()
-    }
-
-    fn find_in_use(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<bool>> {
-        self.store.refresh_many(keys).into_iter()
-    }
-
-    fn remove(&self, keys: Vec<Key>) -> impl Iterator<Item = Pending<bool>> {
-        self.store.delete_many(keys).into_iter()
-    }
-
-    fn expire(&self, keys: Vec<Key>, ttl: Duration) -> impl Iterator<Item = Pending<bool>> {
-        self.store.touch_many(keys, ttl).into_iter()
-    }
-
-    fn count(&self, keys: Vec<Key>) -> Pending<usize> {
-        self.store.lookup_prefix(&keys)
-    }
-
-    fn gone(&self, prefix: &[u8], from: Option<u64>) -> Pending<Removed> {
-        self.store.removals(prefix, from, REMOVALS_MAX)
-    }
-
-    fn sync(&self) -> Pending<()> {
-        self.store.commit()
-    }
-
-    fn of_put(put: Put) -> (bool, Option<Buffer>) {
-        (put.is_stored(), run(put.memory))
-    }
-
-    fn of_read(read: Read) -> (Option<u64>, Option<Buffer>) {
-        (read.bytes, run(read.memory))
-    }
-
-    fn bytes(value: &Value) -> SharedBytes<'_> {
-        (&value[..]).into()
-    }
-
-    fn of_value(value: Option<Value>) -> Answered {
-        Answered::Value(value)
-    }
-
-    fn kept(value: Value) -> Result<Value, Value> {
-        Ok(value)
-    }
-
-    fn of_failure(why: Unfinished) -> (Answered, Option<Buffer>) {
-        (Answered::Failed(*why.error), run(why.memory))
-    }
-
-    fn flying(flight: Flight<Session>) -> job::Flight {
-        job::Flight::Store(flight)
-    }
-}
-
-impl<T> Asked for Pending<T> {
-    fn patience(&self) -> Duration {
-        Pending::patience(self)
-    }
-
-    fn wait(self) -> Answer<T> {
-        Pending::wait(self)
-    }
-
-    fn wait_timeout(self, at_most: Duration) -> Result<Answer<T>, Pending<T>> {
-        Pending::wait_timeout(self, at_most)
-    }
-}
-
-/// Returns the run that was lent, if the store has not ended.
-fn run(memory: AnyBuffer) -> Option<Buffer> {
-    match memory {
-        AnyBuffer::One(run) => Some(run),
-        AnyBuffer::None => None,
-        AnyBuffer::Many(_) => unreachable!("one run was lent, and comes back in one piece"),
     }
 }

@@ -11,33 +11,14 @@ use pyo3::prelude::*;
 use crate::forked::Ours;
 use crate::lending::Lending;
 
-/// A piece of shared memory.
-pub(crate) struct Held {
-    pub(crate) start: usize,
-    /// What no request has.
-    pub(crate) lending: Arc<Lending<Span>>,
-    /// None of its bytes: keeps the mapping when a lost server does not give its runs back.
-    _anchor: Span,
-}
-
-impl Held {
-    /// Wraps all of a piece of memory.
-    pub(crate) fn new(mut all: Span) -> Arc<Held> {
-        let (start, len) = (all.as_ptr().addr(), all.len());
-        assert!(len > 0 && all.offset() == 0, "it is a whole region");
-        let _anchor = all.split_off(len);
-        Arc::new(Held { start, lending: Lending::new(start, all), _anchor })
-    }
-}
-
 /// Keeps shared memory for the Python objects that refer to it.
 #[pyclass(frozen, module = "adit")]
 pub(crate) struct Memory {
-    _held: Ours<Arc<Held>>,
+    _held: Ours<Arc<Lending<Span>>>,
 }
 
 impl Memory {
-    pub(crate) fn new(held: Arc<Held>) -> Memory {
+    pub(crate) fn new(held: Arc<Lending<Span>>) -> Memory {
         Memory { _held: Ours::new(held) }
     }
 }

@@ -15,14 +15,14 @@ use crate::bytes;
 use crate::calls::Calls;
 use crate::errors;
 use crate::figures;
-use crate::inside::{Inside, PutArguments, wait};
+use crate::inside::{Inside, PutArguments};
 use crate::memory::Region;
 use crate::numbers;
 use crate::options::{self, OpenArguments};
 use crate::scope;
 use crate::source::Source;
 use crate::view::View;
-use crate::waiting;
+use crate::waiting::{self, wait};
 
 /// A store of objects on one or more devices.
 ///
@@ -68,9 +68,9 @@ use crate::waiting;
 /// Close a store before the process ends, as the ``with`` statement does: otherwise its end is that of a crash. Calls
 /// from other threads go on while one waits. After a fork only the parent can use it.
 ///
-/// Signals are handled while a call waits, so that Ctrl-C ends it by ``KeyboardInterrupt``. What it asked for may be done
-/// still: an object may be stored, and a device may read or write its buffers. They are kept until that has ended, and
-/// are not to be used before: ``commit`` or ``close`` waits for it.
+/// Signals are handled while a call waits, so that Ctrl-C ends it by ``KeyboardInterrupt``. What it asked for may be
+/// done still: an object may be stored, and a device may read or write its buffers. They are kept until that has ended,
+/// and are not to be used before: ``commit`` or ``close`` waits for it.
 #[pyclass(frozen, module = "adit", extends = Calls)]
 pub(crate) struct Store {
     inside: Arc<Inside>,
@@ -134,8 +134,8 @@ impl Store {
     /// target : str, os.PathLike or list of them
     ///     The devices, in the order in which they will be opened; see ``Store``.
     /// size : int, optional
-    ///     Bytes of a regular file, which is made or extended and allocated. A format that is refused leaves no file, and
-    ///     none longer than it was.
+    ///     Bytes of a regular file, which is made or extended and allocated. A format that is refused leaves no file,
+    ///     and none longer than it was.
     /// shards : int
     ///     The most threads that the store can use.
     /// objects_max : int, optional
@@ -195,9 +195,9 @@ impl Store {
     /// key : bytes or str
     ///     1 to 512 bytes.
     /// value : buffer
-    ///     Any object with contiguous bytes: a buffer, such as ``bytes``, ``memoryview`` or a NumPy array; a torch tensor
-    ///     on the CPU; or another array that has DLPack, of the CPU's. Objects and pointers are refused, as addresses mean
-    ///     nothing outside the process. In registered memory it is not copied.
+    ///     Any object with contiguous bytes: a buffer, such as ``bytes``, ``memoryview`` or a NumPy array; a torch
+    ///     tensor on the CPU; or another array that has DLPack, of the CPU's. Objects and pointers are refused, as
+    ///     addresses mean nothing outside the process. In registered memory it is not copied.
     /// ttl : float, optional
     ///     Seconds until it expires.
     /// tenant : str, optional
@@ -225,9 +225,9 @@ impl Store {
     ///
     /// Notes
     /// -----
-    /// A tensor's bytes are its values as they lie in memory, of any type, such as bfloat16 and float8; the type and shape
-    /// are not stored. Do not resize a tensor's storage while a call, a job or a ``Region`` has it: the tensor is kept
-    /// alive, and its memory cannot be held in place as that of a buffer is.
+    /// A tensor's bytes are its values as they lie in memory, of any type, such as bfloat16 and float8; the type and
+    /// shape are not stored. Do not resize a tensor's storage while a call, a job or a ``Region`` has it: the tensor is
+    /// kept alive, and its memory cannot be held in place as that of a buffer is.
     #[pyo3(signature = (
         key, value, *, ttl=None, tenant=None, after=None, layout=None, if_absent=false, if_version=None
     ))]
@@ -291,8 +291,8 @@ impl Store {
     /// ----------
     /// key : bytes or str
     /// source : file or iterable of buffers
-    ///     A binary file with ``read``, from where it is, or buffers and tensors one behind the other. It is read on the
-    ///     thread that calls.
+    ///     A binary file with ``read``, from where it is, or buffers and tensors one behind the other. It is read on
+    ///     the thread that calls.
     /// nbytes : int, optional
     ///     How many bytes to store. By default all; of a source that cannot seek, more than 8 MiB are then kept in a
     ///     temporary file first, because the store needs to know the length.
@@ -427,7 +427,7 @@ impl Store {
         let with = PutArguments { ttl, tenant, after, layout: Some(layout), condition };
         let with = with.resolve(py, &self.inside)?;
         let (keys, session) = (arguments::keys(keys)?, self.inside.session(py)?);
-        let defined = layout.for_store(py)?.clone();
+        let defined = layout.for_store(py)?;
         let store = session.store.clone();
         let reserve = move || store.reserve_blocks(&defined, keys, &with).wait();
         let writer = waiting::apart(py, reserve)?.map_err(|why| errors::of(py, &why))?;
@@ -454,13 +454,13 @@ impl Store {
     ///
     /// Notes
     /// -----
-    /// A buffer that begins at a multiple of 4096 and is whole multiples of 4096 long goes in place, unless a copy costs
-    /// less. Of others, the end or all of it is copied. ``stats()["in_place_bytes"]`` and ``["copied_bytes"]`` count both.
-    /// Requests wait while memory is registered.
+    /// A buffer that begins at a multiple of 4096 and is whole multiples of 4096 long goes in place, unless a copy
+    /// costs less. Of others, the end or all of it is copied. ``stats()["in_place_bytes"]`` and ``["copied_bytes"]``
+    /// count both. Requests wait while memory is registered.
     ///
-    /// The kernel is asked to gather the memory in pages of 2 MiB before: of pages of 4 KiB, each is a segment of a request
-    /// to a disk. All of it is allocated then, and what was used is moved once, at some GB/s. Memory that is pinned, as by a
-    /// GPU's driver, stays in its pages.
+    /// The kernel is asked to gather the memory in pages of 2 MiB before: of pages of 4 KiB, each is a segment of a
+    /// request to a disk. All of it is allocated then, and what was used is moved once, at some GB/s. Memory that is
+    /// pinned, as by a GPU's driver, stays in its pages.
     fn register(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<Py<Region>> {
         Region::new(py, self.inside.register(py, View::writable(buffer)?)?)
     }

@@ -7,25 +7,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use adit_driver::sys::SharedBytesMut;
-use adit_kvshare::Error as Shared;
 use adit_kvshare::client::ClientPieces;
-use adit_kvshare::wire::Code;
-use adit_kvstore::Key;
 use adit_kvstore::shard::{Failure, Outcome};
 use adit_kvstore::store::{self, Reader, StorePieces};
+use adit_kvstore::{Error, Key, KvStore, Result};
 use pyo3::prelude::*;
 use pyo3::types::PyIterator;
 
 use crate::connection::Connection;
 use crate::errors;
 use crate::forked::Ours;
-use crate::inside::{PutArguments, wait};
+use crate::inside::PutArguments;
 use crate::link::Link;
 use crate::numbers;
 use crate::scope;
-use crate::source::Source;
+use crate::source::{Source, with_session};
 use crate::view::View;
-use crate::waiting::{self, TURN};
+use crate::waiting::{self, TURN, wait};
 
 /// The bytes that Python is asked for at once.
 const CHUNK: usize = 1 << 20;
@@ -41,7 +39,7 @@ struct Remote {
     reader: Reader<ClientPieces>,
     connection: Arc<Connection>,
     key: Key,
-    /// Of the link that it reads through.
+    /// The era of the link that it reads through.
     era: u64,
 }
 
@@ -55,20 +53,17 @@ impl Remote {
     /// Reads through the connection's link of today.
     ///
     /// # Errors
-    /// The server's; [`Code::Conflict`] if the object was replaced or removed.
-    fn go_on(&mut self) -> Result<(), Shared> {
+    /// The server's; [`Failure::Conflict`] if the object was replaced or removed.
+    fn go_on(&mut self) -> Result<()> {
         let Some(link) = self.newer() else { return Ok(()) };
-        let reader = link.client.reader(self.key.clone())?;
+        let reader = link.session.store.reader(self.key.clone())?;
         let found = reader.as_ref().map(Reader::version);
         match reader {
             Some(reader) if reader.version() == self.reader.version() => {
                 (self.reader, self.era) = (reader, link.era);
                 Ok(())
             }
-            _ => {
-                let text = Failure::Conflict { found }.to_string();
-                Err(Shared::Refused { code: Code::Conflict, text, value: 0, found })
-            }
+            _ => Err(Failure::Conflict { found }.into()),
         }
     }
 }
@@ -95,11 +90,11 @@ impl Pieces {
             }
             Source::Client(connection) => {
                 let link = connection.link(py)?;
-                let (client, of) = (link.client.clone(), key.clone());
+                let (client, of) = (link.session.store.clone(), key.clone());
                 let reader = waiting::apart(py, move || client.reader(of))?;
                 let (connection, era) = (Arc::clone(connection), link.era);
                 let remote = |reader| Any::Client(Remote { reader, connection, key, era });
-                reader.map_err(|why| errors::of_shared(py, &why))?.map(remote)
+                reader.map_err(|why| errors::of(py, &why))?.map(remote)
             }
         };
         Ok(reader.map(|reader| {
@@ -125,13 +120,13 @@ impl Any {
         position: u64,
         into: SharedBytesMut<'_>,
         waits: bool,
-    ) -> Option<Result<usize, Failed>> {
+    ) -> Option<Result<usize>> {
         fn read<P: store::Pieces>(
             reader: &mut Reader<P>,
             position: u64,
             into: SharedBytesMut<'_>,
             waits: bool,
-        ) -> Option<Result<usize, P::Error>> {
+        ) -> Option<Result<usize>> {
             if reader.position() != position {
                 reader.set_range(position..reader.object_bytes());
             }
@@ -139,27 +134,18 @@ impl Any {
             is_there.then(|| reader.read_into(into))
         }
         match self {
-            Any::Store(reader) => {
-                read(reader, position, into, waits).map(|read| read.map_err(Failed::Store))
-            }
+            Any::Store(reader) => read(reader, position, into, waits),
             Any::Client(remote) if !waits && remote.newer().is_some() => None,
             Any::Client(remote) => match remote.go_on() {
-                Ok(()) => read(&mut remote.reader, position, into, waits)
-                    .map(|read| read.map_err(Failed::Client)),
-                Err(why) => Some(Err(Failed::Client(why))),
+                Ok(()) => read(&mut remote.reader, position, into, waits),
+                Err(why) => Some(Err(why)),
             },
         }
     }
 }
 
-fn closed() -> Failed {
-    Failed::Store(Failure::Closed.into())
-}
-
-/// Why a reader failed.
-enum Failed {
-    Store(adit_kvstore::Error),
-    Client(Shared),
+fn closed() -> Error {
+    Failure::Closed.into()
 }
 
 #[pymethods]
@@ -205,8 +191,8 @@ impl Pieces {
             let read = match there {
                 Some(read) => read,
                 None => {
-                    // The thread has no part of the buffer: a memoryview of io.BufferedReader's memory does not keep it,
-                    // and the caller may leave. With the first byte the reader has the others of its piece.
+                    // The thread has no part of the buffer: a memoryview of io.BufferedReader's memory does not keep
+                    // it, and the caller may leave. With the first byte the reader has the others of its piece.
                     let reader = Arc::clone(&reader);
                     let (read, first) = waiting::apart(py, move || {
                         let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
@@ -222,10 +208,7 @@ impl Pieces {
                     read
                 }
             };
-            let read = read.map_err(|why| match why {
-                Failed::Store(why) => errors::of(py, &why),
-                Failed::Client(why) => errors::of_shared(py, &why),
-            })?;
+            let read = read.map_err(|why| errors::of(py, &why))?;
             if read == 0 {
                 break;
             }
@@ -242,7 +225,7 @@ impl Pieces {
     }
 }
 
-/// What Python gives the bytes of: a file, with a method `read`, or buffers one behind the other.
+/// A source of bytes in Python: a file, with a method `read`, or buffers one behind the other.
 enum Supply {
     File(Py<PyAny>),
     /// The buffer that was begun, and how much of it was taken.
@@ -286,17 +269,11 @@ impl Supply {
     }
 }
 
-/// What the thread of a put has for its caller, which is the one that calls Python.
+/// A message from the thread of a put to its caller, which calls Python.
 enum News {
     /// Memory to be filled.
     Wanted(Vec<u8>),
-    Ended(Put),
-}
-
-/// How a put ended.
-enum Put {
-    Store(adit_kvstore::Result<Outcome>),
-    Client(adit_kvshare::Result<bool>),
+    Ended(Result<Outcome>),
 }
 
 /// Reads what the caller of a put gives.
@@ -319,8 +296,8 @@ impl Read for Given {
     }
 }
 
-/// Stores what `source` reads: `bytes` of it, or all if that is `None`. Returns whether the store took it. A thread of its
-/// own waits for the store, and this one reads.
+/// Stores what `source` reads: `bytes` of it, or all if that is `None`. Returns whether the store took it. A thread of
+/// its own waits for the store, and this one reads.
 ///
 /// # Errors
 /// What `source` or a signal's handler raises; as [`Source::put`].
@@ -335,17 +312,10 @@ pub(crate) fn put_from(
     let (news, mut heard) = mpsc::channel();
     let (give, given) = mpsc::channel();
     let from = Given { news: news.clone(), given, memory: Vec::new() };
-    let put: Box<dyn FnOnce() -> Put + Send> = match to {
-        Source::Store(store) => {
-            let (with, session) = (with.resolve(py, store)?, store.session(py)?);
-            Box::new(move || Put::Store(session.store.put_from(key, bytes, from, &with)))
-        }
-        Source::Client(connection) => {
-            let link = connection.link(py)?;
-            let with = with.resolve_there(py, &link)?;
-            Box::new(move || Put::Client(link.client.put_from(key, bytes, from, &with)))
-        }
-    };
+    let with = to.put_with(py, with)?;
+    let put: Box<dyn FnOnce() -> Result<Outcome> + Send> = with_session!(to, py, |session| {
+        Box::new(move || session.store.put_from(key, bytes, from, &with))
+    });
     let put = move || drop(news.send(News::Ended(put())));
     thread::Builder::new().name("adit-puts".to_owned()).spawn(put)?;
     let (mut give, mut raised) = (Some(give), None);
@@ -366,11 +336,8 @@ pub(crate) fn put_from(
             Err(RecvTimeoutError::Disconnected) => panic!("a thread that puts ended in a panic"),
         }
     };
-    let put = match put {
-        Put::Store(put) => {
-            put.map(|outcome| outcome == Outcome::Stored).map_err(|why| errors::of(py, &why))
-        }
-        Put::Client(put) => put.map_err(|why| errors::of_shared(py, &why)),
-    };
-    put.map_err(|why| raised.unwrap_or(why))
+    match put {
+        Ok(outcome) => Ok(outcome == Outcome::Stored),
+        Err(why) => Err(raised.unwrap_or_else(|| errors::of(py, &why))),
+    }
 }

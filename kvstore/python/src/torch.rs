@@ -1,7 +1,7 @@
 //! The bytes of torch tensors, which have no buffer protocol. torch is not imported for it: it is there if a tensor is.
 //!
-//! Their storage is asked where they are. DLPack does not do for them: it refuses tensors that require a gradient and, in
-//! older versions, numbers of 8 bits.
+//! Their storage is asked where they are. DLPack does not do for them: it refuses tensors that require a gradient and,
+//! in older versions, numbers of 8 bits.
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;

@@ -57,7 +57,7 @@ pub(crate) struct View {
     owner: Option<Owner>,
 }
 
-/// What keeps the bytes in place. Released by a thread that is attached to the interpreter.
+/// The owner that keeps the bytes in place. A thread that is attached to the interpreter releases it.
 enum Owner {
     Buffer(#[allow(dead_code, reason = "it is kept")] Buffer),
     Tensor(#[allow(dead_code, reason = "it is kept")] Py<PyAny>),
@@ -74,7 +74,8 @@ impl View {
     /// Takes a view of an object whose bytes are read.
     ///
     /// # Errors
-    /// `TypeError` if it has no bytes; `BadBufferError` if they are not contiguous, are addresses, or are not the CPU's.
+    /// `TypeError` if it has no bytes; `BadBufferError` if they are not contiguous, are addresses, or are not the
+    /// CPU's.
     pub(crate) fn readable(object: &Bound<'_, PyAny>) -> PyResult<View> {
         let fix = "it has to be contiguous, as numpy.ascontiguousarray makes it";
         View::take(object, false, fix)
@@ -132,7 +133,8 @@ impl View {
 
     /// Returns the bytes, which are only copied.
     pub(crate) fn bytes(&self) -> SharedBytes<'_> {
-        // SAFETY: the owner keeps `len` bytes readable while the view exists, and nothing here makes references to them.
+        // SAFETY: the owner keeps `len` bytes readable while the view exists, and nothing here makes references to
+        // them.
         unsafe { SharedBytes::new(self.start(), self.len) }
     }
 
@@ -153,11 +155,6 @@ impl View {
     pub(crate) fn read(&self, into: &mut [u8]) {
         assert_eq!(into.len(), self.len(), "all of the buffer is copied");
         self.bytes().read(0, into);
-    }
-
-    /// Returns a copy of the buffer.
-    pub(crate) fn to_vec(&self) -> Vec<u8> {
-        self.bytes().to_vec()
     }
 
     /// Copies bytes to a writable buffer, from `offset` on.

@@ -1,16 +1,19 @@
 //! Waits that a signal ends: Python's handlers run meanwhile, such as the one that raises `KeyboardInterrupt`.
 //!
-//! A wait that is left goes on without its caller where memory depends on it: a device may write buffers until the request
-//! has ended, so they are kept until then.
+//! A wait that is left goes on without its caller where memory depends on it: a device may write buffers until the
+//! request has ended, so they are kept until then.
 
 use std::sync::mpsc::{self, RecvTimeoutError, SendError};
 use std::thread;
 use std::time::Duration;
 
+use adit_kvstore::PendingAnswer;
+use adit_kvstore::store::Answer;
 use pyo3::prelude::*;
 
+use crate::errors;
+use crate::flight::wait_for;
 use crate::job::Job;
-use crate::requests::{Asked, wait_for};
 
 /// How long to wait before handlers run.
 pub(crate) const TURN: Duration = Duration::from_millis(100);
@@ -18,18 +21,15 @@ pub(crate) const TURN: Duration = Duration::from_millis(100);
 /// Makes a request and waits for its answer, detached.
 ///
 /// # Errors
-/// What a signal's handler raises. The request goes on, and its answer is dropped.
-pub(crate) fn answer<P: Asked + Send>(
+/// The store's; what a signal's handler raises. The request goes on then, and its answer is dropped.
+pub(crate) fn wait<T: Send, M: Send, P: PendingAnswer<Output = Answer<T, M>> + Send>(
     py: Python<'_>,
     ask: impl FnOnce() -> P + Send,
-) -> PyResult<P::Output>
-where
-    P::Output: Send,
-{
+) -> PyResult<T> {
     let mut waited = py.detach(|| wait_for(ask(), TURN));
     loop {
         match waited {
-            Ok(answer) => return Ok(answer),
+            Ok(answer) => return answer.map_err(|why| errors::of(py, &why.error)),
             Err(pending) => {
                 py.check_signals()?;
                 waited = py.detach(|| wait_for(pending, TURN));

@@ -259,7 +259,7 @@ def test_without_a_server_the_exception_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     with pytest.raises(adit.RefusedError, match="or correct the path"):
         adit.connect(tmp_path / "file")
-    with pytest.raises(adit.InvalidError, match="depth 3"):
+    with pytest.raises(adit.InvalidError, match="depth is '3'"):
         adit.connect(tmp_path / "file", depth=3)
 
 

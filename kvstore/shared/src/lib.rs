@@ -1,22 +1,27 @@
 //! One store for several processes of a machine.
 //!
 //! One process has a store's devices. [`Server`] lets others use it through shared memory: a [`Client`] connects to a
-//! Unix socket and hands over memory files, one that holds a ring of requests and a ring of answers, and others that hold
-//! objects' bytes. These are registered with the store, so that a device reads and writes the client's memory itself:
-//! **no payload is copied** between the processes.
+//! Unix socket and hands over memory files, one that holds a ring of requests and a ring of answers, and others that
+//! hold objects' bytes. These are registered with the store, so that a device reads and writes the client's memory
+//! itself: **no payload is copied** between the processes. The calls, types and errors of a client are those of a store
+//! of its own process ([`KvStore`]).
 //!
 //! ```text
-//!  client's process                                        server's process
+//!  client's process                                    server's process
 //!
-//!  Client::put(key, span) -> ring of requests ----------> the client's thread -> Store::put_many
-//!                 doorbell: an eventfd, if it sleeps                                   |
-//!  Pending::wait <---------- ring of answers <----------- the store's threads <--------'
-//!                 Span: memory that both map <=================== device
+//!  client.put(key, span) -> ring of requests --------> a thread of the store takes it between its own rounds
+//!             an eventfd is rung if that thread sleeps     |
+//!                                                        shard <=> device <====== Span: memory that both map
+//!                                                          |
+//!  pending.wait() <-------- ring of answers <---------- the thread that ends the request writes its answer
+//!             an eventfd is rung if the client sleeps
+//!
+//!  greeting, memory to share, layouts, counters <-----> the client's own thread, over the socket
 //! ```
 //!
 //! ```
 //! use std::sync::atomic::{AtomicBool, Ordering};
-//! use adit_kvshare::{Client, ClientOptions, Options, Server};
+//! use adit_kvshare::{Client, ClientOptions, KvStore, Options, PendingAnswer, Server};
 //! use adit_kvstore::{FormatStore, Key, OpenOptions, Store};
 //!
 //! # let folder = std::env::temp_dir().join(format!("adit-kvshare-{}", std::process::id()));
@@ -34,7 +39,7 @@
 //!     // In another process:
 //!     let client = Client::connect(&socket, &ClientOptions::default())?;
 //!     let key = Key::new(b"model/block/17")?;
-//!     assert!(client.put(key.clone(), b"some bytes").wait()?.is_stored);
+//!     assert!(client.put(key.clone(), b"some bytes").wait()?.is_stored());
 //!     let value = client.get(key).wait()?.expect("a hit");
 //!     assert_eq!(value.to_vec(), b"some bytes");
 //!     stops.store(true, Ordering::Relaxed);
@@ -60,7 +65,6 @@
 //! `docs/operate/kv.md` is for operators.
 
 pub mod client;
-mod error;
 mod mapping;
 mod memory;
 mod pieces;
@@ -69,9 +73,9 @@ pub mod server;
 mod socket;
 pub mod wire;
 
+pub use adit_kvstore::{Divide, Error, KvStore, PendingAnswer, RefusalKind, Result, StoredBytes};
 pub use adit_shared::{SharedBytes, SharedBytesMut};
-pub use client::{Client, ClientOptions};
-pub use error::{Error, Result, Unfinished};
+pub use client::{Client, ClientOptions, Unfinished};
 pub use memory::Span;
-pub use pieces::{Divide, Pieces};
+pub use pieces::Pieces;
 pub use server::{Event, Options, Server};

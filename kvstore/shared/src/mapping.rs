@@ -76,7 +76,7 @@ impl Mapping {
         self.advise(0, self.len, libc::MADV_POPULATE_WRITE)
     }
 
-    /// Has the system use large pages for as much as it has some for. Call it before anything pins the pages.
+    /// Asks the system for large pages, as far as it has some. Call it before anything pins the pages.
     pub(crate) fn enlarge(&self) {
         let whole = self.len / LARGE * LARGE;
         for at in (0..whole).step_by(LARGE) {

@@ -1,9 +1,9 @@
 //! A client's own memory: the files that it shares, its rings, and spans of what the server has registered.
 //!
-//! A client owns its memory by [`Span`]s as the store owns buffers: a request takes its span, its answer gives it back. If
-//! the server is lost in between, a device may still write the span, and it is not given back. A server that keeps no rule
-//! may write a span at any time, so a span lends no slice of its bytes: they are copied in and out ([`SharedBytes`]), and
-//! what a client decides on is a copy.
+//! A client owns its memory by [`Span`]s as the store owns buffers: a request takes its span, its answer gives it back.
+//! If the server is lost in between, a device may still write the span, and it is not given back. A server that keeps
+//! no rule may write a span at any time, so a span lends no slice of its bytes: they are copied in and out
+//! ([`SharedBytes`]), and what a client decides on is a copy.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -12,15 +12,15 @@ use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use adit_kvstore::Divide;
 use adit_shared::{Atomics, SharedBytes, SharedBytesMut};
 use nix::fcntl::{FcntlArg, SealFlag, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::mapping::Mapping;
-use crate::pieces::Divide;
 
-/// Makes a memory file that cannot become shorter or longer. Its maker maps it before it is shared, as a server seals it
-/// against new mappings.
+/// Makes a memory file that cannot become shorter or longer. Its maker maps it before it is shared, as a server seals
+/// it against new mappings.
 ///
 /// # Errors
 /// The system's error.
@@ -45,7 +45,7 @@ pub(crate) fn own_rings(file: &File, bytes: usize) -> io::Result<Atomics> {
 }
 
 /// A region of a client's memory that the server has registered, until all its spans are dropped.
-pub(crate) struct Region {
+pub(crate) struct SharedRegion {
     map: Mapping,
     /// The connection that shares it, and its number there.
     place: (u64, u32),
@@ -53,7 +53,7 @@ pub(crate) struct Region {
     _registration: Box<dyn std::any::Any + Send + Sync>,
 }
 
-impl Region {
+impl SharedRegion {
     /// Returns all of a mapping, which the server of a connection knows by a number, as one span. `registration` ends
     /// with it.
     pub(crate) fn span(
@@ -62,7 +62,11 @@ impl Region {
         registration: Box<dyn std::any::Any + Send + Sync>,
     ) -> Span {
         let len = map.len();
-        Span { region: Arc::new(Region { map, place, _registration: registration }), at: 0, len }
+        Span {
+            region: Arc::new(SharedRegion { map, place, _registration: registration }),
+            at: 0,
+            len,
+        }
     }
 }
 
@@ -92,7 +96,7 @@ impl Region {
 /// }
 /// ```
 pub struct Span {
-    region: Arc<Region>,
+    region: Arc<SharedRegion>,
     at: usize,
     len: usize,
 }
@@ -220,7 +224,7 @@ mod tests {
     fn spans_share_their_region_and_join_only_behind_each_other() {
         let file = make(c"test", 4 * PAGE).expect("a file");
         let mapping = Mapping::new(&file, 4 * PAGE as usize).expect("mapped");
-        let mut span = Region::span(mapping, (1, 7), Box::new(()));
+        let mut span = SharedRegion::span(mapping, (1, 7), Box::new(()));
         let mut tail = span.split_off(PAGE as usize);
         let end = tail.split_off(PAGE as usize);
         assert_eq!((end.offset(), end.len(), end.number()), (8192, 8192, 7));

@@ -5,36 +5,7 @@
 
 use std::collections::BTreeMap;
 
-use adit_driver::Buffer;
-
-/// Memory that can be split and joined: a [`Buffer`] of the store's, or a [`Span`](crate::Span) of a client's.
-pub trait Divide: Sized {
-    /// Returns its length in bytes.
-    fn bytes(&self) -> usize;
-
-    /// Splits off the bytes from `at` on and keeps those before. `at` is at most its length.
-    fn split_off(&mut self, at: usize) -> Self;
-
-    /// Undoes [`Divide::split_off`].
-    ///
-    /// # Errors
-    /// `tail`, if it does not lie directly behind.
-    fn join(&mut self, tail: Self) -> Result<(), Self>;
-}
-
-impl Divide for Buffer {
-    fn bytes(&self) -> usize {
-        self.len()
-    }
-
-    fn split_off(&mut self, at: usize) -> Buffer {
-        Buffer::split_off(self, at)
-    }
-
-    fn join(&mut self, tail: Buffer) -> Result<(), Buffer> {
-        Buffer::join(self, tail)
-    }
-}
+use adit_kvstore::Divide;
 
 /// The idle runs of one region, by offset.
 #[derive(Debug)]

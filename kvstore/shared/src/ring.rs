@@ -6,16 +6,18 @@
 //! that is further away than the ring is deep ends the connection ([`Broken`]).
 //!
 //! **A side that sleeps says so, and for what.** It stores [`ANYTHING`] or the tag of one answer in its word, passes a
-//! SeqCst fence and looks once more; the other side publishes, passes a SeqCst fence and looks at the word. At least one
-//! of them sees the other, so that no wake-up is lost, and nothing is rung for a side that is awake or waits for something
-//! else.
+//! SeqCst fence and looks once more; the other side publishes, passes a SeqCst fence and looks at the word. At least
+//! one of them sees the other, so that no wake-up is lost, and nothing is rung for a side that is awake or waits for
+//! something else.
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use adit_shared::Atomics;
 use zerocopy::transmute;
 
-use crate::wire::{DEPTH_MAX, DONE_HEAD_WORDS, DONE_WORDS, Done, ENTRY_WORDS, Entry, HEAD_WORDS};
+use crate::wire::{
+    DEPTH_MAX, DONE_HEAD_WORDS, DONE_WORDS, Done, ENTRY_WORDS, HEAD_WORDS, RequestEntry,
+};
 
 const PAGE: usize = 4096;
 /// Words of the first page, each in a cache line of its own: the next request to be written,
@@ -108,7 +110,7 @@ impl Sleep {
         fence(Ordering::SeqCst);
     }
 
-    /// Has a sleep of this side end with anything. Look for work once more afterwards.
+    /// Makes anything end a sleep of this side. Look for work once more afterwards.
     pub(crate) fn widen(&self) {
         let own = self.rings.word(self.own);
         let widened = |word| (word != 0).then_some(ANYTHING);
@@ -127,8 +129,8 @@ impl Sleep {
         self.rings.word(self.other).load(Ordering::Relaxed) != 0
     }
 
-    /// Returns whether the other side has to be woken, after the request or the answer with this tag was published. Of
-    /// several callers one is told so.
+    /// Returns whether the other side has to be woken, after the request or the answer with this tag was published.
+    /// Returns true to exactly one concurrent caller.
     pub(crate) fn must_ring(&self, tag: u64) -> bool {
         fence(Ordering::SeqCst);
         let other = self.rings.word(self.other);
@@ -160,7 +162,7 @@ impl Asking {
     }
 
     /// Writes an entry, which [`Asking::publish`] publishes. There is room for it.
-    pub(crate) fn push(&mut self, entry: &Entry) {
+    pub(crate) fn push(&mut self, entry: &RequestEntry) {
         let count = entry.words();
         let words: [u64; ENTRY_WORDS] = transmute!(*entry);
         write(self.rings.request(self.tail), &words[..count]);
@@ -196,11 +198,11 @@ impl Asked {
     }
 
     /// Copies the next entry, which is there. Its place is free again after [`Asked::publish`].
-    pub(crate) fn take(&mut self) -> Entry {
+    pub(crate) fn take(&mut self) -> RequestEntry {
         let place = self.rings.request(self.head);
         let mut words = [0; ENTRY_WORDS];
         read(place, &mut words[..HEAD_WORDS]);
-        let entry: Entry = transmute!(words);
+        let entry: RequestEntry = transmute!(words);
         let count = entry.words();
         read(&place[HEAD_WORDS..], &mut words[HEAD_WORDS..count]);
         self.head = self.head.wrapping_add(1);

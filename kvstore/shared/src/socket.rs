@@ -32,7 +32,7 @@ pub(crate) fn exchange(
     Ok(answer)
 }
 
-/// What came over the server's end of a socket.
+/// The result of a read at the server's end of a socket.
 #[derive(Debug)]
 pub(crate) enum Incoming {
     /// No whole message yet.

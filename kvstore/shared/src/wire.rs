@@ -1,14 +1,16 @@
-//! What client and server say to each other: messages on the socket, entries in the rings.
+//! The protocol of client and server: messages on the socket, entries in the rings.
 //!
 //! The socket carries [`Message`]s of one length, each answered by one: the greeting, memory to share, layouts,
-//! counters. Only memory taken back has no answer. All else goes through the rings: a [`Entry`] asks, a [`Done`] answers.
-//! Numbers are in the byte order of the machine, as both sides run on it.
+//! counters. Only memory taken back has no answer. All else goes through the rings: a [`RequestEntry`] asks, a [`Done`]
+//! answers. Numbers are in the byte order of the machine, as both sides run on it.
 //!
 //! Every value of every field is a value of its type, so that reading one cannot go wrong. [`Ask::of`] says which
 //! entries mean something; the server checks the rest (regions, offsets, lengths) against what it has.
 
 mod code;
 mod layouts;
+mod object;
+mod reason;
 
 use std::time::Duration;
 
@@ -18,9 +20,11 @@ use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 pub use code::Code;
 pub use layouts::{layout_numbers, layout_of};
+pub use object::{OBJECT_BYTES_MAX, object_bytes, object_of};
+pub use reason::Reason;
 
 /// The version of all of this; client and server have the same.
-pub const VERSION: u64 = 5;
+pub const VERSION: u64 = 6;
 /// Begins every message: "aditkvs1".
 pub const MAGIC: u64 = u64::from_be_bytes(*b"aditkvs1");
 /// Bytes of a message on the socket.
@@ -43,12 +47,8 @@ pub const HEAD_WORDS: usize = 9;
 pub const DONE_WORDS: usize = DONE_HEAD_WORDS + TEXT_BYTES / 8;
 /// Words of an answer before its text.
 pub const DONE_HEAD_WORDS: usize = 4;
-/// [`Done::ttl_s`] of an object that does not expire.
-pub const NEVER_S: u32 = u32::MAX;
 /// [`Done::extra`] of the last page of a scan.
 pub const SCAN_END: u64 = u64::MAX;
-/// Bytes of an object in a page of a scan before its key: bytes, version, and length of the key in two bytes.
-pub const SCANNED_BYTES: usize = 18;
 /// Bytes of a removal in a page before its key: the length of the key.
 pub const REMOVED_BYTES: usize = 2;
 
@@ -60,7 +60,7 @@ pub struct Message {
     pub magic: u64,
     /// What is asked for: a [`Matter`]. The answer repeats it.
     pub matter: u32,
-    /// In an answer, a [`Code`]; the body is its text unless it is [`Code::Done`].
+    /// In an answer, a [`Code`]; unless it is [`Code::Done`], numbers and body are its [`Reason`].
     pub code: u16,
     /// Bytes of the body in use.
     pub body_bytes: u16,
@@ -73,7 +73,7 @@ pub struct Message {
 const _: () = assert!(size_of::<Message>() == MESSAGE_BYTES);
 const _: () = assert!(size_of::<Serving>() + 8 * Stats::FIELDS <= BODY_BYTES);
 
-/// What a message is about.
+/// The subject of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Matter {
@@ -82,7 +82,8 @@ pub enum Matter {
     Greet = 1,
     /// Shares memory, with its file. Numbers: its bytes. Answer: the region's number.
     Share = 2,
-    /// Takes it back, once no request has it. Numbers: the region's number. It has no answer: a client does not wait for it.
+    /// Takes memory back that no request has. Numbers: the region's number. It has no answer, as no client waits for
+    /// one.
     Unshare = 3,
     /// Defines a layout. Numbers: see [`layout_numbers`]. Answer: its number, from 1.
     Layout = 4,
@@ -105,6 +106,19 @@ impl Message {
         Message { magic, matter: matter as u32, numbers, ..Message::new_zeroed() }
     }
 
+    /// Creates the answer of a server that refuses what was asked for.
+    pub fn refused(matter: Matter, reason: &Reason) -> Message {
+        let message = Message::new(matter, [reason.value, reason.extra, 0, 0]);
+        Message { code: reason.code as u16, ..message }.with_body(reason.text.as_bytes())
+    }
+
+    /// Returns why the server refused what was asked for.
+    pub fn reason(&self) -> Reason {
+        let [value, extra, ..] = self.numbers;
+        let text = String::from_utf8_lossy(self.body()).into_owned();
+        Reason { code: Code::of(self.code), value, extra, text }
+    }
+
     /// Sets the body, cut off at its length.
     pub fn with_body(mut self, body: &[u8]) -> Message {
         let bytes = body.len().min(BODY_BYTES);
@@ -124,7 +138,7 @@ impl Message {
     }
 }
 
-/// What a request is, as a number in [`Head::action`].
+/// The kinds of requests, as numbers in [`Head::action`].
 mod action {
     pub(super) const PUT: u8 = 1;
     pub(super) const GET: u8 = 2;
@@ -143,9 +157,8 @@ mod action {
     pub(super) const FILL: u8 = 15;
     pub(super) const SEAL: u8 = 16;
     pub(super) const ABANDON: u8 = 17;
-    pub(super) const OUTLINE: u8 = 18;
-    pub(super) const REMOVALS: u8 = 19;
-    pub(super) const REFRESH: u8 = 20;
+    pub(super) const REMOVALS: u8 = 18;
+    pub(super) const REFRESH: u8 = 19;
 }
 
 /// A request before its key.
@@ -167,7 +180,7 @@ pub struct Head {
     pub offset: u64,
     /// and how many bytes.
     pub room: u64,
-    /// Bytes of the object to put. Of a get, 1 if the server verifies it.
+    /// Bytes of the object to put. Of a get, 1 if the server verifies it. Of a list, how many at most.
     pub bytes: u64,
     /// By action.
     pub low: u64,
@@ -184,7 +197,7 @@ pub struct Head {
 /// A request.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-pub struct Entry {
+pub struct RequestEntry {
     /// All but the key.
     pub head: Head,
     /// The key; bytes behind it mean nothing.
@@ -192,7 +205,7 @@ pub struct Entry {
 }
 
 const _: () = assert!(size_of::<Head>() == 8 * HEAD_WORDS);
-const _: () = assert!(size_of::<Entry>() == 8 * ENTRY_WORDS);
+const _: () = assert!(size_of::<RequestEntry>() == 8 * ENTRY_WORDS);
 
 /// An answer.
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
@@ -202,17 +215,16 @@ pub struct Done {
     pub tag: u64,
     /// How it ended, a [`Code`].
     pub code: u16,
-    /// Bytes of the text, or of a digest in its place.
+    /// Bytes of the text.
     pub text_bytes: u16,
-    /// Of an object that was asked about, seconds until it expires; [`NEVER_S`] if it does not. Of its outline, the units
-    /// of a piece. Of removals, 1 if some were missed.
-    pub ttl_s: u32,
+    /// Of removals, 1 if some were missed.
+    pub missed: u32,
     /// By action: bytes, a number of objects, a lease, a writer, 1 for yes.
     pub value: u64,
-    /// By action: the number of objects leased, the version that was stored or read, where a scan or a reader of removals
-    /// goes on.
+    /// By action: the number of leased objects (whose bytes are in the text), the version that was stored or read, the
+    /// next position of a scan or of a reader of removals.
     pub extra: u64,
-    /// Why it failed, or the name of an object's tenant, or what the bytes have to match.
+    /// By code: why it failed, a description of an object ([`object_of`]), or the digest that the bytes have to match.
     pub text: [u8; TEXT_BYTES],
 }
 
@@ -222,6 +234,7 @@ const _: () = assert!(size_of::<Done>() == 8 * DONE_WORDS);
 type DigestWords = [u64; 5];
 
 const _: () = assert!(size_of::<DigestWords>() <= TEXT_BYTES);
+const _: () = assert!(OBJECT_BYTES_MAX - KEY_BYTES_MAX <= TEXT_BYTES);
 
 impl Done {
     /// Creates an answer.
@@ -229,27 +242,44 @@ impl Done {
         Done { tag, code: code as u16, value, extra, ..Done::new_zeroed() }
     }
 
+    /// Creates the answer of a request that failed.
+    pub fn failed(tag: u64, reason: &Reason) -> Done {
+        Done::new(tag, reason.code, reason.value, reason.extra).with_text(&reason.text)
+    }
+
+    /// Returns why it failed.
+    pub fn reason(&self) -> Reason {
+        let Done { code, value, extra, .. } = *self;
+        Reason { code: Code::of(code), value, extra, text: self.text() }
+    }
+
     /// Sets the text, cut off at a character where it is too long.
-    pub fn with_text(mut self, text: &str) -> Done {
-        let bytes = text.floor_char_boundary(TEXT_BYTES);
-        self.text[..bytes].copy_from_slice(&text.as_bytes()[..bytes]);
-        self.text_bytes = bytes as u16;
+    pub fn with_text(self, text: &str) -> Done {
+        self.with_told(&text.as_bytes()[..text.floor_char_boundary(TEXT_BYTES)])
+    }
+
+    /// Sets bytes in place of the text, which has room for them.
+    pub fn with_told(mut self, bytes: &[u8]) -> Done {
+        self.text[..bytes.len()].copy_from_slice(bytes);
+        self.text_bytes = bytes.len() as u16;
         self
+    }
+
+    /// Returns the bytes of the text.
+    pub fn told(&self) -> &[u8] {
+        &self.text[..usize::from(self.text_bytes).min(TEXT_BYTES)]
     }
 
     /// Returns the text.
     pub fn text(&self) -> String {
-        let bytes = usize::from(self.text_bytes).min(TEXT_BYTES);
-        String::from_utf8_lossy(&self.text[..bytes]).into_owned()
+        String::from_utf8_lossy(self.told()).into_owned()
     }
 
     /// Sets what the bytes have to match, in place of the text.
-    pub fn with_digest(mut self, digest: &Digest) -> Done {
+    pub fn with_digest(self, digest: &Digest) -> Done {
         let Digest { pieces, stride_bytes, piece_bytes, last_bytes, sum } = *digest;
         let words: DigestWords = [pieces.into(), stride_bytes, piece_bytes, last_bytes, sum];
-        self.text[..size_of::<DigestWords>()].copy_from_slice(words.as_bytes());
-        self.text_bytes = size_of::<DigestWords>() as u16;
-        self
+        self.with_told(words.as_bytes())
     }
 
     /// Returns what the bytes have to match, if they are [`Code::Unverified`].
@@ -265,19 +295,24 @@ impl Done {
 
     /// Returns how many words of it mean something.
     pub fn words(&self) -> usize {
-        DONE_HEAD_WORDS + usize::from(self.text_bytes).min(TEXT_BYTES).div_ceil(8)
+        DONE_HEAD_WORDS + self.told().len().div_ceil(8)
     }
 }
 
 /// A run of shared memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct MemoryRun {
     /// The region's number.
     pub region: u32,
     /// Where in it.
     pub offset: u64,
     /// How many bytes.
     pub bytes: u64,
+}
+
+impl MemoryRun {
+    /// No bytes: the memory of a request that has yet to get some.
+    pub const NONE: MemoryRun = MemoryRun { region: 0, offset: 0, bytes: 0 };
 }
 
 /// A request that means something.
@@ -288,7 +323,7 @@ pub enum Ask {
         /// Its key.
         key: Key,
         /// Its data, and the padding behind it.
-        memory: Run,
+        memory: MemoryRun,
         /// Its length.
         bytes: u64,
         /// The number of its layout, or 0.
@@ -307,11 +342,11 @@ pub enum Ask {
         /// Which part.
         part: Part,
         /// The destination.
-        memory: Run,
+        memory: MemoryRun,
         /// The version that it must have.
         version: Option<Version>,
-        /// The server verifies the bytes, in memory of its own, and drops an object that is damaged. Otherwise the client
-        /// verifies them.
+        /// The server verifies the bytes, in memory of its own, and drops an object that is damaged. Otherwise the
+        /// client verifies them.
         is_checked: bool,
     },
     /// Asks whether an object exists.
@@ -332,14 +367,16 @@ pub enum Ask {
         /// Seconds from now; `None` for never.
         ttl_s: Option<u32>,
     },
-    /// Reads a page of the objects with a prefix into `memory`: for each [`SCANNED_BYTES`] and its key.
+    /// Reads a page of the objects with a prefix into `memory`: [`object_bytes`] of each, with its key.
     Scan {
         /// What the keys begin with, up to 512 bytes.
         prefix: Box<[u8]>,
         /// Where to go on; 0 at first.
         from: u64,
+        /// How many objects at most.
+        limit: u64,
         /// The destination.
-        memory: Run,
+        memory: MemoryRun,
     },
     /// Reads removals of keys with a prefix into `memory`: for each [`REMOVED_BYTES`] and its key.
     Removals {
@@ -347,8 +384,10 @@ pub enum Ask {
         prefix: Box<[u8]>,
         /// Where to go on; `None` at first.
         from: Option<u64>,
+        /// How many at most.
+        limit: u64,
         /// The destination.
-        memory: Run,
+        memory: MemoryRun,
     },
     /// Asks whether an object exists, and counts as a use of it.
     Refresh(Key),
@@ -387,14 +426,12 @@ pub enum Ask {
         /// How many bytes.
         bytes: u64,
         /// The data.
-        memory: Run,
+        memory: MemoryRun,
     },
     /// Turns what a writer wrote into an object.
     Seal(u64),
     /// Gives up a writer and its room.
     Abandon(u64),
-    /// Asks for an object's length as it is read, its version and the length of its pieces.
-    Outline(Key),
     /// Makes everything acknowledged durable.
     Commit,
     /// Removes all objects whose keys begin with this.
@@ -405,103 +442,108 @@ fn of_version(version: Option<Version>) -> Condition {
     version.map_or(Condition::Always, Condition::Version)
 }
 
-impl Entry {
-    fn zeroed(action: u8, tag: u64) -> Entry {
-        let mut entry = Entry::new_zeroed();
+impl RequestEntry {
+    fn zeroed(action: u8, tag: u64) -> RequestEntry {
+        let mut entry = RequestEntry::new_zeroed();
         (entry.head.action, entry.head.tag) = (action, tag);
         entry
     }
 
     /// Creates a request.
-    pub fn of(ask: &Ask, tag: u64) -> Entry {
+    pub fn of(ask: &Ask, tag: u64) -> RequestEntry {
+        let new = |action| RequestEntry::zeroed(action, tag);
         match ask {
             Ask::Put { key, memory, bytes, layout, ttl_s, joins, condition } => {
-                let mut entry = Entry::zeroed(action::PUT, tag).with_key(key).with_run(memory);
+                let mut entry = new(action::PUT).with_key(key).with_run(memory);
                 let head = &mut entry.head;
                 (head.bytes, head.layout, head.ttl_s) = (*bytes, *layout, *ttl_s);
                 head.low = u64::from(*joins);
                 entry.with_condition(*condition)
             }
             Ask::Get { key, part, memory, version, is_checked } => {
-                let mut entry = Entry::zeroed(action::GET, tag).with_key(key).with_run(memory);
-                let head = &mut entry.head;
-                head.bytes = u64::from(*is_checked);
-                (head.part, head.low, head.high) = match part {
-                    Part::All => (0, 0, 0),
-                    Part::Bytes(range) => (1, range.start, range.end),
-                    Part::Layer(layer) => (2, u64::from(*layer), 0),
-                };
+                let mut entry = new(action::GET).with_key(key).with_run(memory).with_part(part);
+                entry.head.bytes = u64::from(*is_checked);
                 entry.with_condition(of_version(*version))
             }
-            Ask::Exists(key) => Entry::zeroed(action::EXISTS, tag).with_key(key),
-            Ask::Info(key) => Entry::zeroed(action::INFO, tag).with_key(key),
+            Ask::Exists(key) => new(action::EXISTS).with_key(key),
+            Ask::Info(key) => new(action::INFO).with_key(key),
             Ask::Delete { key, version } => {
-                let entry = Entry::zeroed(action::DELETE, tag).with_key(key);
+                let entry = new(action::DELETE).with_key(key);
                 entry.with_condition(of_version(*version))
             }
             Ask::Touch { key, ttl_s } => {
-                let mut entry = Entry::zeroed(action::TOUCH, tag).with_key(key);
+                let mut entry = new(action::TOUCH).with_key(key);
                 (entry.head.ttl_s, entry.head.low) =
                     (ttl_s.unwrap_or(0), u64::from(ttl_s.is_some()));
                 entry
             }
-            Ask::Scan { prefix, from, memory } => {
-                let mut entry = Entry::zeroed(action::SCAN, tag).with_bytes(prefix);
-                entry.head.low = *from;
+            Ask::Scan { prefix, from, limit, memory } => {
+                let mut entry = new(action::SCAN).with_bytes(prefix);
+                (entry.head.low, entry.head.bytes) = (*from, *limit);
                 entry.with_run(memory)
             }
-            Ask::Removals { prefix, from, memory } => {
-                let mut entry = Entry::zeroed(action::REMOVALS, tag).with_bytes(prefix);
+            Ask::Removals { prefix, from, limit, memory } => {
+                let mut entry = new(action::REMOVALS).with_bytes(prefix);
                 (entry.head.low, entry.head.high) = (from.unwrap_or(0), u64::from(from.is_some()));
+                entry.head.bytes = *limit;
                 entry.with_run(memory)
             }
-            Ask::Refresh(key) => Entry::zeroed(action::REFRESH, tag).with_key(key),
-            Ask::Key(key) => Entry::zeroed(action::KEY, tag).with_key(key),
-            Ask::LookupPrefix(key) => Entry::zeroed(action::LOOKUP_PREFIX, tag).with_key(key),
+            Ask::Refresh(key) => new(action::REFRESH).with_key(key),
+            Ask::Key(key) => new(action::KEY).with_key(key),
+            Ask::LookupPrefix(key) => new(action::LOOKUP_PREFIX).with_key(key),
             Ask::Lease { key, time } => {
-                let mut entry = Entry::zeroed(action::LEASE, tag).with_key(key);
+                let mut entry = new(action::LEASE).with_key(key);
                 entry.head.low = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
                 entry
             }
-            Ask::Release(lease) => Entry::zeroed(action::RELEASE, tag).with_number(*lease),
-            Ask::Seal(writer) => Entry::zeroed(action::SEAL, tag).with_number(*writer),
-            Ask::Abandon(writer) => Entry::zeroed(action::ABANDON, tag).with_number(*writer),
-            Ask::Outline(key) => Entry::zeroed(action::OUTLINE, tag).with_key(key),
+            Ask::Release(lease) => new(action::RELEASE).with_number(*lease),
+            Ask::Seal(writer) => new(action::SEAL).with_number(*writer),
+            Ask::Abandon(writer) => new(action::ABANDON).with_number(*writer),
             Ask::Reserve { key, bytes, layout, ttl_s, condition } => {
-                let mut entry = Entry::zeroed(action::RESERVE, tag).with_key(key);
+                let mut entry = new(action::RESERVE).with_key(key);
                 let head = &mut entry.head;
                 (head.bytes, head.layout, head.ttl_s) = (*bytes, *layout, *ttl_s);
                 entry.with_condition(*condition)
             }
             Ask::Fill { writer, offset, bytes, memory } => {
-                let mut entry = Entry::zeroed(action::FILL, tag).with_run(memory);
+                let mut entry = new(action::FILL).with_run(memory);
                 let head = &mut entry.head;
                 (head.version, head.low, head.bytes) = (*writer, *offset, *bytes);
                 entry
             }
-            Ask::Commit => Entry::zeroed(action::COMMIT, tag),
-            Ask::DeletePrefix(key) => Entry::zeroed(action::DELETE_PREFIX, tag).with_key(key),
+            Ask::Commit => new(action::COMMIT),
+            Ask::DeletePrefix(key) => new(action::DELETE_PREFIX).with_key(key),
         }
     }
 
-    fn with_number(mut self, number: u64) -> Entry {
+    fn with_number(mut self, number: u64) -> RequestEntry {
         self.head.low = number;
         self
     }
 
-    fn with_key(self, key: &Key) -> Entry {
+    fn with_key(self, key: &Key) -> RequestEntry {
         self.with_bytes(key.as_bytes())
     }
 
     /// Sets the key, or the first [`KEY_BYTES_MAX`] bytes of a prefix.
-    fn with_bytes(mut self, bytes: &[u8]) -> Entry {
+    fn with_bytes(mut self, bytes: &[u8]) -> RequestEntry {
         let bytes = &bytes[..bytes.len().min(KEY_BYTES_MAX)];
         self.key[..bytes.len()].copy_from_slice(bytes);
         self.head.key_bytes = bytes.len() as u16;
         self
     }
 
-    fn with_condition(mut self, condition: Condition) -> Entry {
+    fn with_part(mut self, part: &Part) -> RequestEntry {
+        let head = &mut self.head;
+        (head.part, head.low, head.high) = match part {
+            Part::All => (0, 0, 0),
+            Part::Bytes(range) => (1, range.start, range.end),
+            Part::Layer(layer) => (2, u64::from(*layer), 0),
+        };
+        self
+    }
+
+    fn with_condition(mut self, condition: Condition) -> RequestEntry {
         let (kind, version) = match condition {
             Condition::Always => (0, Version::NONE),
             Condition::Absent => (1, Version::NONE),
@@ -512,7 +554,7 @@ impl Entry {
         self
     }
 
-    fn with_run(mut self, run: &Run) -> Entry {
+    fn with_run(mut self, run: &MemoryRun) -> RequestEntry {
         let head = &mut self.head;
         (head.region, head.offset, head.room) = (run.region, run.offset, run.bytes);
         self
@@ -564,14 +606,26 @@ impl Entry {
 }
 
 impl Ask {
+    /// Returns where its memory is named, if it has some.
+    pub fn memory_mut(&mut self) -> Option<&mut MemoryRun> {
+        match self {
+            Ask::Put { memory, .. }
+            | Ask::Get { memory, .. }
+            | Ask::Fill { memory, .. }
+            | Ask::Scan { memory, .. }
+            | Ask::Removals { memory, .. } => Some(memory),
+            _ => None,
+        }
+    }
+
     /// Returns what an entry asks for.
     ///
     /// # Errors
     /// What is wrong with it.
-    pub fn of(entry: &Entry) -> Result<Ask, &'static str> {
+    pub fn of(entry: &RequestEntry) -> Result<Ask, &'static str> {
         let Head { region, offset, room, bytes, low, high, layout, ttl_s, version, .. } =
             entry.head;
-        let memory = Run { region, offset, bytes: room };
+        let memory = MemoryRun { region, offset, bytes: room };
         Ok(match entry.head.action {
             action::PUT => {
                 let (key, condition, joins) = (entry.key()?, entry.condition()?, low != 0);
@@ -585,10 +639,10 @@ impl Ask {
             action::INFO => Ask::Info(entry.key()?),
             action::DELETE => Ask::Delete { key: entry.key()?, version: entry.version()? },
             action::TOUCH => Ask::Touch { key: entry.key()?, ttl_s: (low != 0).then_some(ttl_s) },
-            action::SCAN => Ask::Scan { prefix: entry.prefix()?, from: low, memory },
+            action::SCAN => Ask::Scan { prefix: entry.prefix()?, from: low, limit: bytes, memory },
             action::REMOVALS => {
                 let (prefix, from) = (entry.prefix()?, (high != 0).then_some(low));
-                Ask::Removals { prefix, from, memory }
+                Ask::Removals { prefix, from, limit: bytes, memory }
             }
             action::REFRESH => Ask::Refresh(entry.key()?),
             action::KEY => Ask::Key(entry.key()?),
@@ -602,7 +656,6 @@ impl Ask {
             action::FILL => Ask::Fill { writer: version, offset: low, bytes, memory },
             action::SEAL => Ask::Seal(low),
             action::ABANDON => Ask::Abandon(low),
-            action::OUTLINE => Ask::Outline(entry.key()?),
             action::COMMIT => Ask::Commit,
             action::DELETE_PREFIX => Ask::DeletePrefix(entry.key()?),
             _ => return Err("there is no such request"),

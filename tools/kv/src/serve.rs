@@ -136,7 +136,7 @@ fn serve(args: &ServeArgs, options: &OpenOptions) -> Result<()> {
     store::check_there(&options.targets, NO_STORE)?;
     let interrupt = Interrupt::install()?;
     // First, as a store that was opened has to be closed.
-    let server = Server::bind(&args.socket, args.serving()).map_err(failed)?;
+    let server = Server::bind(&args.socket, args.serving())?;
     let store = Store::open(options)?;
     let mut output = Output::Standard;
     output.write(&ready(args))?;
@@ -149,7 +149,7 @@ fn serve(args: &ServeArgs, options: &OpenOptions) -> Result<()> {
             interrupt.request();
         }
     };
-    let served = server.run(&store, interrupt.flag(), &tell).map_err(failed);
+    let served = server.run(&store, interrupt.flag(), &tell).map_err(Failure::from);
     let counts = server.counts();
     // From here on a client is refused, not kept waiting.
     drop(server);
@@ -157,14 +157,6 @@ fn serve(args: &ServeArgs, options: &OpenOptions) -> Result<()> {
     served?;
     written.into_inner().unwrap_or(Ok(()))?;
     Output::Standard.write(&ended(args, &stats, counts))
-}
-
-/// Turns an error of the server into one of the command.
-fn failed(error: adit_kvshare::Error) -> Failure {
-    match error {
-        adit_kvshare::Error::Driver(error) => error.into(),
-        other => Failure::failed(other),
-    }
 }
 
 fn ready(args: &ServeArgs) -> String {
@@ -214,7 +206,7 @@ fn ended(args: &ServeArgs, stats: &Stats, counts: Serving) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use adit_kvshare::{Client, ClientOptions, Error};
+    use adit_kvshare::{Client, ClientOptions, Error, KvStore, PendingAnswer};
     use adit_kvstore::evict::{Policy, PolicyMaker};
     use adit_kvstore::{FormatStore, Key, ObjectId};
     use clap::Parser;

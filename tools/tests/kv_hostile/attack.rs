@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_kvshare::wire::{Ask, Code, Entry, Matter, Message, Run, VERSION};
+use adit_kvshare::wire::{Ask, Code, RequestEntry, Matter, Message, MemoryRun, VERSION};
 use adit_kvstore::Key;
 use adit_kvstore::shard::{Condition, Part};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
@@ -266,12 +266,12 @@ impl<'a> Attacks<'a> {
 
     fn ask_anything(&mut self) {
         let count = 1 + self.random.below(DEPTH);
-        let entries: Vec<Entry> = (0..count)
+        let entries: Vec<RequestEntry> = (0..count)
             .map(|_| {
-                let words: Vec<u8> = (0..size_of::<Entry>() / 8)
+                let words: Vec<u8> = (0..size_of::<RequestEntry>() / 8)
                     .flat_map(|_| self.random.next().to_le_bytes())
                     .collect();
-                let mut entry = Entry::read_from_bytes(&words).expect("its size");
+                let mut entry = RequestEntry::read_from_bytes(&words).expect("its size");
                 entry.head.action = self.random.below(24) as u8;
                 if !self.random.one_in(4) {
                     entry.head.key_bytes %= 600;
@@ -288,7 +288,7 @@ impl<'a> Attacks<'a> {
         self.push(&entries);
     }
 
-    fn push(&mut self, entries: &[Entry]) {
+    fn push(&mut self, entries: &[RequestEntry]) {
         let Some((raw, _)) = &mut self.client else { return };
         raw.push_all(entries);
         // Its counter may be full, which is its own fault.
@@ -328,9 +328,9 @@ impl<'a> Attacks<'a> {
             }
         };
         let bytes = REGION / 4;
-        let puts: Vec<Entry> = (0..4)
+        let puts: Vec<RequestEntry> = (0..4)
             .map(|number| {
-                let memory = Run { region, offset: number * bytes, bytes };
+                let memory = MemoryRun { region, offset: number * bytes, bytes };
                 let (key, condition) = (self.some_key(), Condition::Always);
                 let ask = Ask::Put {
                     key,
@@ -341,20 +341,20 @@ impl<'a> Attacks<'a> {
                     joins: number > 0,
                     condition,
                 };
-                Entry::of(&ask, number)
+                RequestEntry::of(&ask, number)
             })
             .collect();
         self.push(&puts);
         let day = Duration::from_secs(24 * 3600);
-        let leases: Vec<Entry> = (0..DEPTH)
-            .map(|tag| Entry::of(&Ask::Lease { key: self.some_key(), time: day }, tag))
+        let leases: Vec<RequestEntry> = (0..DEPTH)
+            .map(|tag| RequestEntry::of(&Ask::Lease { key: self.some_key(), time: day }, tag))
             .collect();
         self.push(&leases);
         if self.random.one_in(2) {
-            let memory = Run { region, offset: 0, bytes };
+            let memory = MemoryRun { region, offset: 0, bytes };
             let (key, part, is_checked) = (self.some_key(), Part::All, self.random.one_in(2));
             let ask = Ask::Get { key, part, memory, version: None, is_checked };
-            self.push(&[Entry::of(&ask, 0)]);
+            self.push(&[RequestEntry::of(&ask, 0)]);
         }
     }
 
@@ -378,10 +378,10 @@ impl<'a> Attacks<'a> {
             self.piece = (self.piece / 2).max(PAGE);
         }
         let (condition, bytes) = (Condition::Always, self.piece);
-        let entries: Vec<Entry> = (0..DEPTH)
+        let entries: Vec<RequestEntry> = (0..DEPTH)
             .map(|tag| {
                 let key = self.some_key();
-                Entry::of(&Ask::Reserve { key, bytes, layout: 0, ttl_s: 0, condition }, tag)
+                RequestEntry::of(&Ask::Reserve { key, bytes, layout: 0, ttl_s: 0, condition }, tag)
             })
             .collect();
         self.push(&entries);
@@ -392,7 +392,7 @@ impl<'a> Attacks<'a> {
         let bytes = if self.random.one_in(4) { self.random.next() } else { 8 << 20 };
         let (key, condition) = (self.some_key(), Condition::Always);
         let ask = Ask::Reserve { key, bytes, layout: 0, ttl_s: 0, condition };
-        self.push(&[Entry::of(&ask, 0)]);
+        self.push(&[RequestEntry::of(&ask, 0)]);
     }
 
     /// Writes counters that can hardly be.

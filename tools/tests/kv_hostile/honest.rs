@@ -4,8 +4,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_kvshare::wire::Code;
-use adit_kvshare::{Client, ClientOptions};
+use adit_kvshare::{Client, ClientOptions, Error, KvStore, PendingAnswer, RefusalKind};
 use adit_kvstore::Key;
 
 use crate::Random;
@@ -62,7 +61,7 @@ fn connect(socket: &Path, timeout: Duration, figures: &mut Figures) -> Result<Cl
                 return Ok(client);
             }
             // Its allowance comes back as soon as the server has let go of those that left.
-            Err(why) if why.code() == Some(Code::Limit) && begin.elapsed() < PATIENCE => {
+            Err(Error::Refused { kind: RefusalKind::Limit, .. }) if begin.elapsed() < PATIENCE => {
                 figures.refused += 1;
                 std::thread::sleep(Duration::from_millis(1));
             }
@@ -89,7 +88,7 @@ pub(crate) fn work(
                 version += 1;
                 let put = client.put(key(number), &contents(number, version)).wait();
                 let put = put.map_err(|why| format!("cannot put: {why}"))?;
-                if !put.is_stored {
+                if !put.is_stored() {
                     return Err("a put was declined".to_owned());
                 }
                 versions[number as usize] = Some(version);
@@ -111,7 +110,7 @@ pub(crate) fn work(
             _ => {
                 let info = client.info(key(number)).wait();
                 let info = info.map_err(|why| format!("cannot ask: {why}"))?;
-                if let Some(info) = info.filter(|info| info.tenant != "honest") {
+                if let Some(info) = info.filter(|info| &*info.tenant != "honest") {
                     return Err(format!("object {number} is {}'s", info.tenant));
                 }
                 drop(client);

@@ -1,106 +1,115 @@
-//! What an answer has the client or the server keep until it is dropped: a value in the pool, a lease.
+//! Handles that give something back when they are dropped: a value's memory, a lease, the room of an object.
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::Arc;
 
-use adit_kvstore::Version;
+use adit_kvstore::{StoredBytes, Version};
 use adit_shared::SharedBytes;
 
 use super::shared::Shared;
 use crate::memory::Span;
 use crate::wire::Ask;
 
-/// An object's bytes, which were verified against their checksums. The memory is the pool's and returns to it when
-/// this is dropped. As that of a [`Span`], it is read by copies.
+/// An object's bytes, or a range of them, which were verified against their checksums. The memory is the pool's and
+/// returns to it when this is dropped. As that of a [`Span`], it is read by copies.
 pub struct Value {
-    pub(super) shared: Arc<Shared>,
+    shared: Arc<Shared>,
     /// Present until the drop.
-    pub(super) span: Option<Span>,
-    pub(super) bytes: usize,
-    pub(super) version: Version,
+    span: Option<Span>,
+    range: Range<usize>,
+    version: Version,
 }
 
 impl Value {
-    /// Returns the object's version.
-    pub fn version(&self) -> Version {
-        self.version
+    /// Wraps memory of the pool, of which `range` is the value.
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        span: Span,
+        range: Range<usize>,
+        version: Version,
+    ) -> Value {
+        assert!(range.start <= range.end && range.end <= span.len(), "a value was read");
+        Value { shared: Arc::clone(shared), span: Some(span), range, version }
     }
 
-    /// Returns the object's length in bytes.
+    /// Returns its length in bytes.
     pub fn len(&self) -> usize {
-        self.bytes
+        self.range.len()
     }
 
-    /// Returns whether the object has no bytes.
+    /// Returns whether it has no bytes.
     pub fn is_empty(&self) -> bool {
-        self.bytes == 0
-    }
-
-    /// Copies the bytes from `at` on to all of `into`.
-    ///
-    /// # Panics
-    /// If there are fewer.
-    pub fn read(&self, at: usize, into: &mut [u8]) {
-        self.bytes().read(at, into);
+        self.range.is_empty()
     }
 
     /// Returns a copy of the bytes.
     pub fn to_vec(&self) -> Vec<u8> {
         self.bytes().to_vec()
     }
+}
 
-    /// Returns the bytes, to be copied to any memory.
-    pub fn bytes(&self) -> SharedBytes<'_> {
-        self.span().bytes().slice(0..self.bytes)
+impl StoredBytes for Value {
+    fn bytes(&self) -> SharedBytes<'_> {
+        let span = self.span.as_ref().expect("there until the drop");
+        span.bytes().slice(self.range.clone())
     }
 
-    fn span(&self) -> &Span {
-        self.span.as_ref().expect("there until the drop")
+    fn version(&self) -> Version {
+        self.version
     }
 }
 
 impl Drop for Value {
     fn drop(&mut self) {
         let span = self.span.take().expect("there until the drop");
-        self.shared.with(|state| {
-            state.give_pooled(span);
-            state.turn();
+        self.shared.with(|requests| {
+            requests.give_pooled(span);
+            requests.turn();
         });
     }
 }
 
 impl fmt::Debug for Value {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Value({} bytes)", self.bytes)
+        write!(f, "Value({} bytes)", self.len())
     }
 }
 
-/// Keeps objects readable until it is dropped or expires, or the client's process ends.
-#[must_use = "dropping it ends the lease"]
-pub struct Lease {
-    pub(super) shared: Arc<Shared>,
-    pub(super) number: u64,
-    pub(super) count: usize,
+/// A lease or an object's room at the server. The drop gives it up.
+pub(super) struct KeptThere {
+    shared: Arc<Shared>,
+    number: u64,
+    /// Gives it up.
+    end: fn(u64) -> Ask,
+    is_over: bool,
 }
 
-impl Lease {
-    /// Returns how many objects are leased: the keys before the first miss.
-    pub fn count(&self) -> usize {
-        self.count
+impl KeptThere {
+    /// Wraps what the server knows by a number, and what gives it up.
+    pub(super) fn new(shared: &Arc<Shared>, number: u64, end: fn(u64) -> Ask) -> KeptThere {
+        KeptThere { shared: Arc::clone(shared), number, end, is_over: false }
+    }
+
+    /// Returns its number.
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
+    /// Returns its number, and leaves it to a request that ends it.
+    pub(super) fn finish(mut self) -> u64 {
+        self.is_over = true;
+        self.number
     }
 }
 
-impl Drop for Lease {
+impl Drop for KeptThere {
     fn drop(&mut self) {
-        self.shared.with(|state| {
-            state.give_up(Ask::Release(self.number));
-            state.turn();
-        });
-    }
-}
-
-impl fmt::Debug for Lease {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lease({} objects)", self.count)
+        if !self.is_over {
+            self.shared.with(|requests| {
+                requests.give_up((self.end)(self.number));
+                requests.turn();
+            });
+        }
     }
 }

@@ -7,14 +7,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
+use adit_kvstore::{Error, PendingAnswer};
 use adit_shared::deadline;
 
+use super::requests::Ended;
 use super::shared::Shared;
-use super::state::Ended;
-use crate::error::{Error, Unfinished};
-
-/// The result of a request.
-pub type Answer<T> = Result<T, Unfinished>;
+use super::{Answer, Unfinished};
 
 /// Makes a caller's answer of the server's.
 pub(super) type Meaning<T> = fn(&Arc<Shared>, Ended) -> Answer<T>;
@@ -22,17 +20,17 @@ pub(super) type Meaning<T> = fn(&Arc<Shared>, Ended) -> Answer<T>;
 /// A request that was made: wait for it, or poll it. As a future it ends when [`Client::reap`](super::Client::reap) or
 /// another wait of the same client takes its answer.
 ///
-/// Dropping it cancels the request if it has not been sent. Otherwise it is carried out and its answer dropped; its memory
-/// stays in place until then.
+/// Dropping it cancels the request if it has not been sent. Otherwise it is carried out and its answer dropped; its
+/// memory stays in place until then.
 #[must_use = "dropping it cancels the request"]
 pub struct Pending<T> {
     shared: Arc<Shared>,
     /// Its slot, or its answer if the server is not asked for it.
-    place: Place<T>,
+    answer: Reply<T>,
     since: Instant,
 }
 
-enum Place<T> {
+enum Reply<T> {
     Slot(u32, Meaning<T>),
     Made(Answer<T>),
     Taken,
@@ -43,75 +41,65 @@ impl<T> Unpin for Pending<T> {}
 
 impl<T> Pending<T> {
     pub(super) fn new(shared: &Arc<Shared>, slot: u32, meaning: Meaning<T>) -> Pending<T> {
-        let (place, since) = (Place::Slot(slot, meaning), Instant::now());
-        Pending { shared: Arc::clone(shared), place, since }
+        let (answer, since) = (Reply::Slot(slot, meaning), Instant::now());
+        Pending { shared: Arc::clone(shared), answer, since }
     }
 
     /// Creates one whose answer is there.
     pub(super) fn made(shared: &Arc<Shared>, answer: Answer<T>) -> Pending<T> {
-        let (place, since) = (Place::Made(answer), Instant::now());
-        Pending { shared: Arc::clone(shared), place, since }
-    }
-
-    /// Returns how much longer [`Pending::wait`] waits.
-    pub fn patience(&self) -> Duration {
-        self.shared.options().timeout.saturating_sub(self.since.elapsed())
-    }
-
-    /// Blocks until the answer arrives.
-    ///
-    /// # Errors
-    /// [`Unfinished`] with the reason, and the memory that was lent. [`Error::Timeout`] after
-    /// [`ClientOptions::timeout`](super::ClientOptions::timeout).
-    pub fn wait(self) -> Answer<T> {
-        let (left, timeout) = (self.patience(), self.shared.options().timeout);
-        self.wait_timeout(left).unwrap_or_else(|_pending| {
-            Err(Unfinished::new(Error::Timeout { ms: timeout.as_millis() }))
-        })
-    }
-
-    /// Blocks for at most `at_most`; the inner result is that of [`Pending::wait`].
-    ///
-    /// # Errors
-    /// Itself, to be waited for again, if the answer has not arrived by then.
-    pub fn wait_timeout(mut self, at_most: Duration) -> Result<Answer<T>, Pending<T>> {
-        let until = deadline(at_most);
-        self.take(|shared, slot| shared.wait(slot, until)).ok_or(self)
-    }
-
-    /// Returns the answer if it has arrived, without waiting.
-    ///
-    /// # Errors
-    /// Itself if the answer has not arrived.
-    pub fn try_wait(mut self) -> Result<Answer<T>, Pending<T>> {
-        self.take(|shared, slot| {
-            shared.with(|state| {
-                state.turn();
-                state.take_ended(slot)
-            })
-        })
-        .ok_or(self)
+        let (answer, since) = (Reply::Made(answer), Instant::now());
+        Pending { shared: Arc::clone(shared), answer, since }
     }
 
     /// Takes the answer `from` its slot, verified on this thread. If the bytes are not those that were put, asks again.
     fn take(&mut self, from: impl Fn(&Shared, u32) -> Option<Ended>) -> Option<Answer<T>> {
         loop {
-            match std::mem::replace(&mut self.place, Place::Taken) {
-                Place::Slot(slot, meaning) => {
+            match std::mem::replace(&mut self.answer, Reply::Taken) {
+                Reply::Slot(slot, meaning) => {
                     let Some(mut ended) = from(&self.shared, slot) else {
-                        self.place = Place::Slot(slot, meaning);
+                        self.answer = Reply::Slot(slot, meaning);
                         return None;
                     };
                     if ended.verify() {
                         return Some(meaning(&self.shared, ended));
                     }
                     let slot = self.shared.with(|state| state.ask_again(ended));
-                    self.place = Place::Slot(slot, meaning);
+                    self.answer = Reply::Slot(slot, meaning);
                 }
-                Place::Made(answer) => return Some(answer),
-                Place::Taken => panic!("an answer is taken once"),
+                Reply::Made(answer) => return Some(answer),
+                Reply::Taken => panic!("an answer is taken once"),
             }
         }
+    }
+}
+
+impl<T> PendingAnswer for Pending<T> {
+    fn patience(&self) -> Duration {
+        self.shared.options().timeout.saturating_sub(self.since.elapsed())
+    }
+
+    fn wait(self) -> Answer<T> {
+        let (left, after) = (self.patience(), self.shared.options().timeout);
+        self.wait_timeout(left).unwrap_or_else(|_pending| {
+            let fix = "see its log for what its devices say";
+            let waited_for = "the server's answer";
+            Err(Unfinished::new(Error::Timeout { waited_for, after, fix }))
+        })
+    }
+
+    fn wait_timeout(mut self, at_most: Duration) -> Result<Answer<T>, Pending<T>> {
+        let until = deadline(at_most);
+        self.take(|shared, slot| shared.wait(slot, until)).ok_or(self)
+    }
+
+    fn try_wait(mut self) -> Result<Answer<T>, Pending<T>> {
+        self.take(|shared, slot| {
+            shared.with(|requests| {
+                requests.turn();
+                requests.take_ended(slot)
+            })
+        })
+        .ok_or(self)
     }
 }
 
@@ -137,7 +125,7 @@ impl<T> Future for Pending<T> {
 
 impl<T> Drop for Pending<T> {
     fn drop(&mut self) {
-        if let Place::Slot(slot, _) = self.place {
+        if let Reply::Slot(slot, _) = self.answer {
             self.shared.with(|state| {
                 state.abandon(slot);
                 state.turn();

@@ -1,26 +1,22 @@
-//! What the handles and requests of a client share: its state, its doorbells, and how threads sleep.
+//! The state that the handles and requests of a client share: its requests, its doorbells, and the sleep of its
+//! threads.
 //!
-//! Of the threads that wait for answers, one sleeps on the doorbell, and the others on it: whichever wakes takes all
-//! answers.
+//! One of the threads that wait for answers sleeps on the doorbell, and the others sleep on it. The one that wakes
+//! takes all answers.
 
-use std::io::{self, Write};
 use std::net::Shutdown;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::control::Control;
+use super::options::ClientOptions;
+use super::requests::{Ended, Requests};
+use crate::ring::{ANYTHING, Sleep};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
-use zerocopy::IntoBytes;
-
-use super::ClientOptions;
-use super::state::{Ended, State};
-use crate::error::{Error, Result};
-use crate::ring::{ANYTHING, Sleep};
-use crate::socket;
-use crate::wire::{Code, Matter, Message};
 
 /// Numbers connections.
 static NEXT: AtomicU64 = AtomicU64::new(0);
@@ -31,151 +27,13 @@ const HANG_UP: &str = "it closed the connection";
 const LOOK: Duration = Duration::from_millis(1);
 /// How soon a thread looks again that waits for one that sleeps on the doorbell.
 const REST: Duration = Duration::from_millis(50);
-/// What is called with the reason once the server is lost.
+/// A function that is called with the reason once the server is lost.
 pub(super) type Hook = Box<dyn FnOnce(&str) + Send>;
 
 /// How soon a thread looks again that waits beside an event loop.
 const GLANCE: Duration = Duration::from_micros(100);
 
-/// The socket, for one message at a time.
-pub(super) struct Control {
-    line: Mutex<Line>,
-    /// Regions to take back from the server, of which it has not been told.
-    dropped: Mutex<Vec<u64>>,
-}
-
-struct Line {
-    stream: UnixStream,
-    /// The rest of what has been said to the server in part, or not at all while it does not read.
-    unsent: Vec<u8>,
-}
-
-impl Control {
-    pub(super) fn new(stream: UnixStream) -> Arc<Control> {
-        let line = Mutex::new(Line { stream, unsent: Vec::new() });
-        Arc::new(Control { line, dropped: Mutex::default() })
-    }
-
-    /// Takes a region back from the server. Never waits: while the server does not read or another thread waits for an
-    /// answer, the server hears of it later.
-    fn take_back(&self, number: u64) {
-        self.dropped().push(number);
-        self.tell();
-    }
-
-    fn dropped(&self) -> MutexGuard<'_, Vec<u64>> {
-        self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Tells the server what regions were dropped, unless another thread has the socket, which does so afterwards.
-    fn tell(&self) {
-        while !self.dropped().is_empty() {
-            let mut line = match self.line.try_lock() {
-                Ok(line) => line,
-                Err(TryLockError::Poisoned(line)) => line.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
-            };
-            line.unshare(std::mem::take(&mut *self.dropped()));
-            if line.send_some().is_err() {
-                // The server is gone, and lets go of them with the client.
-                line.unsent.clear();
-            }
-        }
-    }
-
-    /// Sends a message and returns its answer. Without one, the connection ends.
-    ///
-    /// # Errors
-    /// [`Error::Lost`] if the server is gone, [`Error::Refused`] if it refuses.
-    pub(super) fn ask(&self, message: &Message, files: &[&std::fs::File]) -> Result<Message> {
-        let answer = self.exchange(message, files);
-        self.tell();
-        let answer = answer?;
-        match Code::of(answer.code) {
-            Code::Done => Ok(answer),
-            code => {
-                let text = String::from_utf8_lossy(answer.body()).into_owned();
-                Err(match code {
-                    // A server whose store has ended ends, too.
-                    Code::Closed => Error::Lost { why: text },
-                    _ => Error::Refused { code, text, value: 0, found: None },
-                })
-            }
-        }
-    }
-
-    fn exchange(&self, message: &Message, files: &[&std::fs::File]) -> Result<Message> {
-        let mut line = self.line.lock().unwrap_or_else(PoisonError::into_inner);
-        // In the order in which it happened: what was dropped may make room for what is asked for.
-        line.unshare(std::mem::take(&mut *self.dropped()));
-        let sent = line.send_all();
-        let Line { stream, .. } = &mut *line;
-        let answer = sent.and_then(|()| socket::exchange(stream, message, files));
-        let answer = answer.map_err(|why| why.to_string());
-        let answer =
-            answer.and_then(|answer| match answer.matter() == Matter::of(message.matter) {
-                true => Ok(answer),
-                false => Err("it answered what was not asked".to_owned()),
-            });
-        answer.map_err(|why| {
-            // What comes late would be taken for the answer to the next message.
-            let _ = stream.shutdown(Shutdown::Both);
-            Error::Lost { why }
-        })
-    }
-}
-
-impl Line {
-    /// Adds messages that take regions back.
-    fn unshare(&mut self, numbers: Vec<u64>) {
-        for number in numbers {
-            let message = Message::new(Matter::Unshare, [number, 0, 0, 0]);
-            self.unsent.extend_from_slice(message.as_bytes());
-        }
-    }
-
-    /// Sends what the socket has room for.
-    ///
-    /// # Errors
-    /// The system's error.
-    fn send_some(&mut self) -> io::Result<()> {
-        self.stream.set_nonblocking(true)?;
-        let sent = self.send_all();
-        self.stream.set_nonblocking(false)?;
-        match sent {
-            Err(why) if why.kind() == io::ErrorKind::WouldBlock => Ok(()),
-            sent => sent,
-        }
-    }
-
-    /// Sends all that has not been sent.
-    ///
-    /// # Errors
-    /// The system's error.
-    fn send_all(&mut self) -> io::Result<()> {
-        while !self.unsent.is_empty() {
-            match self.stream.write(&self.unsent) {
-                Ok(sent) => drop(self.unsent.drain(..sent)),
-                Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
-                Err(why) => return Err(why),
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Takes a region back from the server when it is dropped.
-pub(super) struct Registration {
-    pub(super) control: Arc<Control>,
-    pub(super) number: u64,
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        self.control.take_back(self.number);
-    }
-}
-
+/// The state of a client behind all of its handles.
 pub(super) struct Shared {
     /// Among the connections of this process.
     pub(super) number: u64,
@@ -191,7 +49,7 @@ pub(super) struct Shared {
 }
 
 struct Guarded {
-    state: State,
+    state: Requests,
     /// A thread sleeps on the doorbell.
     has_sleeper: bool,
     /// An event loop watches the doorbell.
@@ -205,7 +63,7 @@ struct Guarded {
 
 impl Shared {
     pub(super) fn new(
-        state: State,
+        state: Requests,
         (control, stream): (Arc<Control>, UnixStream),
         sleep: Sleep,
         bells: (EventFd, EventFd),
@@ -243,7 +101,7 @@ impl Shared {
     }
 
     /// Works on the state, then rings, wakes and drops what that left to do.
-    pub(super) fn with<T>(&self, work: impl FnOnce(&mut State) -> T) -> T {
+    pub(super) fn with<T>(&self, work: impl FnOnce(&mut Requests) -> T) -> T {
         let mut guarded = self.lock();
         let done = work(&mut guarded.state);
         let is_watched = guarded.is_watched;
@@ -258,7 +116,8 @@ impl Shared {
         let loss = guarded.loss();
         drop(guarded);
         if afterwards.is_lost {
-            // A server that broke the protocol lets go of this client, and the thread that sleeps until it answers wakes.
+            // A server that broke the protocol lets go of this client, and the thread that sleeps until it answers
+            // wakes.
             let _ = self.stream.shutdown(Shutdown::Both);
         }
         if afterwards.has_asked && self.sleep.must_ring(0) {
@@ -278,7 +137,7 @@ impl Shared {
         }
     }
 
-    /// Has `then` called once the server is lost.
+    /// Sets the function that is called once the server is lost.
     pub(super) fn when_lost(&self, then: Hook) {
         let mut guarded = self.lock();
         guarded.when_lost = Some(then);
@@ -320,7 +179,7 @@ impl Shared {
 
     /// Takes all answers that are there.
     pub(super) fn take(&self) {
-        self.with(State::turn);
+        self.with(Requests::turn);
     }
 
     /// Sleeps until an answer comes, the doorbell is rung or `at_most` has passed; maybe shorter beside other threads.
@@ -430,7 +289,7 @@ impl Shared {
 }
 
 impl Guarded {
-    /// Returns what is to be called because the server is lost, once.
+    /// Returns the function to call because the server is lost, once.
     fn loss(&mut self) -> Option<(Hook, String)> {
         let why = self.state.why_lost()?;
         self.when_lost.take().map(|tell| (tell, why.to_owned()))
@@ -441,11 +300,10 @@ impl Guarded {
 mod tests {
     use super::*;
     use crate::ring::{self, Answering, Rings};
-    use crate::wire::Done;
+    use crate::wire::{Code, Done};
     use adit_driver::sys::{Backing, HostMemory};
     use nix::sys::eventfd::EfdFlags;
-    use std::io::{Read, Write};
-    use zerocopy::IntoBytes;
+    use std::io::Read;
 
     const PATIENCE: Duration = Duration::from_secs(20);
     const DEPTH: u64 = 4;
@@ -457,7 +315,7 @@ mod tests {
         let (stream, server) = UnixStream::pair().expect("a pair");
         let control = (Control::new(stream.try_clone().expect("a descriptor")), stream);
         let bell = || EventFd::from_flags(EfdFlags::EFD_NONBLOCK).expect("eventfd");
-        let (state, sleep) = (State::new(&rings, DEPTH), Sleep::of_client(&rings));
+        let (state, sleep) = (Requests::new(&rings, DEPTH), Sleep::of_client(&rings));
         let options = ClientOptions::default();
         (Shared::new(state, control, sleep, (bell(), bell()), options), rings, server)
     }
@@ -508,19 +366,5 @@ mod tests {
             sleeper.join().expect("no panic");
         });
         assert!(begin.elapsed() < PATIENCE, "the answer of the other thread ends the sleep");
-    }
-
-    #[test]
-    fn an_answer_that_comes_too_late_is_not_taken_for_another() {
-        let (stream, mut server) = UnixStream::pair().expect("a pair");
-        stream.set_read_timeout(Some(Duration::from_millis(10))).expect("set");
-        let control = Control::new(stream);
-        let share = Message::new(Matter::Share, [4096, 0, 0, 0]);
-        let is_lost = |answer| matches!(answer, Err(Error::Lost { .. }));
-        assert!(is_lost(control.ask(&share, &[])), "the server does not answer");
-        let late = Message::new(Matter::Share, [1, 0, 0, 0]);
-        // The connection may have ended.
-        let _ = server.write_all(late.as_bytes());
-        assert!(is_lost(control.ask(&share, &[])), "that was the first one's answer");
     }
 }

@@ -1,172 +1,95 @@
 //! Objects of any length through a client: read in pieces, and put from what can be read.
 
-use std::future::Future;
 use std::io::Read;
-use std::mem;
 use std::ops::Range;
-use std::pin::Pin;
-use std::sync::Arc;
-use std::task::{Context, Poll, ready};
 
-use adit_kvstore::shard::Part;
-use adit_kvstore::store::{Pieces, Reader, measured, step_bytes, unreadable};
-use adit_kvstore::{Key, UNIT_BYTES, Version, piece_bytes};
+use adit_kvstore::shard::{Outcome, Part};
+use adit_kvstore::store::{ObjectInfo, Pieces, PutWith, Reader, measured, step_bytes, unreadable};
+use adit_kvstore::{Key, KvStore, PendingAnswer, Result, StoredBytes, UNIT_BYTES, piece_bytes};
 use adit_shared::SharedBytes;
 
-use super::pending::{Answer, Pending};
-use super::shared::Shared;
-use super::state::{Get, Memory, Wish, whole};
-use super::{Client, PutWith, Value, meaning, plain, whole_seconds};
-use crate::error::{Error, Result, Unfinished};
-use crate::wire::{Ask, Code};
+use super::Answer;
+use super::calls::{get, plain, whole_seconds};
+use super::handle::Client;
+use super::kept::Value;
+use super::meaning;
+use super::pending::Pending;
+use super::requests::{Memory, Needs, Wish, whole};
+use crate::memory::Span;
+use crate::wire::{Ask, MemoryRun};
 
 /// Bytes that a reader gives at once, into memory that no other process has; few enough for a cache.
 const PASSED_BYTES: usize = 64 << 10;
 
-/// How an object is read.
-#[derive(Clone, Copy)]
-pub(super) struct Outline {
-    pub(super) bytes: u64,
-    pub(super) version: Version,
-    pub(super) piece_bytes: u64,
-}
-
-/// Room for an object on the server. Dropping it gives the room back.
-pub(super) struct SharedWriter {
-    shared: Arc<Shared>,
-    number: u64,
-    is_over: bool,
-}
-
-impl SharedWriter {
-    pub(super) fn new(shared: &Arc<Shared>, number: u64) -> SharedWriter {
-        SharedWriter { shared: Arc::clone(shared), number, is_over: false }
-    }
-}
-
-impl Drop for SharedWriter {
-    fn drop(&mut self) {
-        if !self.is_over {
-            self.shared.with(|state| {
-                state.give_up(Ask::Abandon(self.number));
-                state.turn();
-            });
-        }
-    }
-}
-
 /// An object of a store that another process serves.
 pub struct ClientPieces {
     client: Client,
-    key: Key,
-    outline: Outline,
-}
-
-/// The bytes of a range, in memory of the client's pool, which are read by copies.
-pub struct Piece {
-    value: Value,
-    wanted: Range<usize>,
-}
-
-impl Piece {
-    /// Returns the bytes, to be copied to any memory.
-    pub fn bytes(&self) -> SharedBytes<'_> {
-        // A server that gives less than its object has gives a piece that is too short.
-        let end = self.wanted.end.min(self.value.len());
-        self.value.bytes().slice(self.wanted.start.min(end)..end)
-    }
-
-    /// Returns a copy of the bytes.
-    pub fn to_vec(&self) -> Vec<u8> {
-        self.bytes().to_vec()
-    }
-}
-
-/// A piece that was asked for, and which of its bytes are wanted.
-pub struct Asked(Pending<Option<Value>>, Range<usize>);
-
-impl Future for Asked {
-    type Output = Answer<Option<Piece>>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        let answer = ready!(Pin::new(&mut self.0).poll(context));
-        let wanted = mem::take(&mut self.1);
-        Poll::Ready(answer.map(|value| value.map(|value| Piece { value, wanted })))
-    }
+    info: ObjectInfo,
 }
 
 impl Pieces for ClientPieces {
-    type Piece = Piece;
-    type Unfinished = Unfinished;
-    type Error = Error;
-    type Asked = Asked;
+    type Piece = Value;
+    type Lent = Option<Span>;
+    type Asked = Pending<Option<Value>>;
 
-    fn ask(&mut self, range: Range<u64>) -> Asked {
-        let Outline { bytes, version, piece_bytes } = self.outline;
-        let start = range.start / piece_bytes * piece_bytes;
-        let end = range.end.next_multiple_of(piece_bytes).min(bytes);
+    fn ask(&mut self, range: Range<u64>) -> Pending<Option<Value>> {
+        let ObjectInfo { key, version, .. } = &self.info;
+        let piece = self.info.piece_bytes();
+        let start = range.start / piece * piece;
+        let end = range.end.next_multiple_of(piece).min(self.info.read_bytes());
         let wanted = (range.start - start) as usize..(range.end - start) as usize;
-        let (part, room) = (Part::Bytes(start..end), whole((end - start) as usize));
-        let key = self.key.clone();
-        let wish = Wish::Fetch { get: Get::new(key, part, Some(version)), room };
-        Asked(self.client.submit(Ok((wish, Memory::None)), meaning::value), wanted)
+        let ask = get(key.clone(), Part::Bytes(start..end), Some(*version));
+        let needs = Needs::Room { bytes: whole((end - start) as usize), wanted };
+        let wish = Wish { ask, needs };
+        self.client.submit(Ok((wish, Memory::None)), meaning::value)
     }
 
-    fn wait(Asked(pending, wanted): Asked) -> Answer<Option<Piece>> {
-        Ok(pending.wait()?.map(|value| Piece { value, wanted }))
+    fn wait(asked: Pending<Option<Value>>) -> Answer<Option<Value>> {
+        asked.wait()
     }
 
-    fn bytes(piece: &Piece) -> SharedBytes<'_> {
+    fn bytes(piece: &Value) -> SharedBytes<'_> {
         piece.bytes()
-    }
-
-    fn is_conflict(why: &Error) -> bool {
-        why.code() == Some(Code::Conflict)
     }
 }
 
 impl Client {
-    /// Returns a reader of an object, which reads it in pieces through the pool, whatever its length; `None` if there is
-    /// no such object. Waits for the server. As a future, it needs [`Client::reap`].
+    /// Returns a reader of an object, which reads it in pieces through the pool, whatever its length; `None` if there
+    /// is no such object. Waits for the server. As a future, it needs [`Client::reap`].
     ///
     /// # Errors
-    /// [`adit_kvstore::Error::Invalid`] if the pool has no room for a piece
-    /// ([`adit_kvstore::Store::reader`]); as [`Client::allocate`].
+    /// [`Error::Invalid`](adit_kvstore::Error::Invalid) if the pool has no room for a piece
+    /// ([`adit_kvstore::Store::reader`]); as [`Client::make_pool`].
     pub fn reader(&self, key: Key) -> Result<Option<Reader<ClientPieces>>> {
         self.make_pool()?;
-        let asked = self.submit(plain(Ask::Outline(key.clone())), meaning::outline);
-        let Some(outline) = asked.wait()? else { return Ok(None) };
-        let (lengths, version) = ((outline.bytes, outline.piece_bytes), outline.version);
+        let Some(info) = self.info(key).wait()? else { return Ok(None) };
+        let (lengths, version) = ((info.read_bytes(), info.piece_bytes()), info.version);
         let pool_bytes = self.shared.options().pool_bytes as u64;
-        let pieces = ClientPieces { client: self.clone(), key, outline };
+        let pieces = ClientPieces { client: self.clone(), info };
         Ok(Some(Reader::new(pieces, lengths, version, pool_bytes)?))
     }
 
-    /// Stores the next `bytes` bytes of `from` as an object, or all that it gives if `bytes` is `None`, through some MiB of
-    /// shared memory of its own; see [`adit_kvstore::Store::put_from`]. Returns false if admission or the write budget
-    /// declines it. Waits for the server.
-    ///
-    /// # Errors
-    /// [`adit_kvstore::Error::Source`] if `from` cannot be read or ends too soon; as [`Client::allocate`]; the store's.
-    pub fn put_from(
+    /// Stores what can be read; see [`KvStore::put_from`].
+    pub(super) fn supply(
         &self,
         key: Key,
         bytes: Option<u64>,
         mut from: impl Read,
         with: &PutWith,
-    ) -> Result<bool> {
+    ) -> Result<Outcome> {
         let Some(bytes) = bytes else {
             let (bytes, mut from) = measured(from).map_err(unreadable)?;
-            return self.put_from(key, Some(bytes), &mut from, with);
+            return self.supply(key, Some(bytes), &mut from, with);
         };
         let layout = with.layout.as_ref().map(|layout| layout.layout());
         let piece = layout.map_or(piece_bytes(bytes), |layout| layout.run_units() * UNIT_BYTES);
         let step = step_bytes(bytes, piece, self.bytes_max)?;
-        let (layout, ttl_s) = (self.layout_number(with)?, with.ttl.map_or(0, whole_seconds));
+        let (layout, ttl_s) = (self.check_with(with)?, with.ttl.map_or(0, whole_seconds));
         let condition = with.condition;
         let ask = Ask::Reserve { key, bytes, layout, ttl_s, condition };
-        let Some(mut writer) = self.submit(plain(ask), meaning::writer).wait()? else {
-            return Ok(false);
+        let writer = match self.submit(plain(ask), meaning::writer).wait()? {
+            Ok(writer) => writer,
+            Err(declined) => return Ok(Outcome::Declined(declined)),
         };
         // One part is read while another is written.
         let mut memory = self.allocate(2 * whole(step.min(bytes.max(1)) as usize))?;
@@ -182,8 +105,10 @@ impl Client {
                 from.read_exact(now).map_err(unreadable)?;
                 span.write(place, now);
             }
-            let wish = Wish::Fill { writer: writer.number, offset: at, bytes: len };
-            let next = self.submit(Ok((wish, Memory::Lent(span))), meaning::filled);
+            let (writer, memory) = (writer.number(), MemoryRun::NONE);
+            let ask = Ask::Fill { writer, offset: at, bytes: len, memory };
+            let made = Ok((Wish::new(ask), Memory::Lent(span)));
+            let next = self.submit(made, meaning::filled);
             if let Some(before) = last.replace(next) {
                 idle.push(before.wait()?);
             }
@@ -192,8 +117,6 @@ impl Client {
         if let Some(last) = last {
             last.wait()?;
         }
-        writer.is_over = true;
-        let number = writer.number;
-        Ok(self.submit(plain(Ask::Seal(number)), meaning::sealed).wait()?)
+        Ok(self.submit(plain(Ask::Seal(writer.finish())), meaning::outcome).wait()?)
     }
 }

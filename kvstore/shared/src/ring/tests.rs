@@ -11,8 +11,8 @@ fn rings() -> Rings {
     Rings::new(Arc::new(memory).atomics(), DEPTH)
 }
 
-fn entry(number: u64) -> Entry {
-    Entry::of(&Ask::Exists(Key::from(number)), number)
+fn entry(number: u64) -> RequestEntry {
+    RequestEntry::of(&Ask::Exists(Key::from(number)), number)
 }
 
 #[test]

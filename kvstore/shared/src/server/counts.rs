@@ -1,4 +1,4 @@
-//! What a server counts.
+//! The counters of a server.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,8 @@ pub(super) struct Counts {
     pub(super) requests_now: AtomicU64,
     pub(super) requests: AtomicU64,
     pub(super) leases_now: AtomicU64,
-    /// Bytes of the objects that clients lease, each once for each of its leases, and of those that they write in parts.
+    /// Bytes of the objects that clients lease, each once for each of its leases, and of those that they write in
+    /// parts.
     pub(super) held_bytes_now: AtomicU64,
 }
 

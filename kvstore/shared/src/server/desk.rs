@@ -19,17 +19,17 @@ use std::time::{Duration, Instant};
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::serve::parts::Signaller;
-use adit_kvstore::Store;
 use adit_kvstore::shard::Outcome;
 use adit_kvstore::store::{Answer, Lease, ObjectInfo, Pending, Put, Read, Removed, Writer};
+use adit_kvstore::{ScanPage, Store};
 
-use super::Options;
 use super::counts::Counts;
+use super::options::Options;
 use super::outcome;
-use super::page::{self, Page};
+use super::page;
 use crate::pieces::Pieces;
 use crate::ring::{Answering, Broken, Rings, Sleep};
-use crate::wire::{Code, Done, Run};
+use crate::wire::{Code, Done, MemoryRun, Reason};
 
 /// The most leases that a client may hold.
 const LEASES_MAX: usize = 4096;
@@ -51,13 +51,12 @@ pub(super) enum Flight {
     /// Whether there was an object.
     Yes(Pending<bool>),
     Info(Pending<Option<ObjectInfo>>),
-    Outline(Pending<Option<ObjectInfo>>),
     /// And the bytes of the object.
     Reserve(Pending<Writer>, u64),
     Fill(Pending<AnyBuffer>),
     Seal(Pending<Outcome>),
     /// A page of a scan, and the memory for it.
-    Scan(Pending<Page>, Option<Buffer>),
+    Scan(Pending<ScanPage>, Option<Buffer>),
     /// Removals, and the memory for them.
     Removals(Pending<Removed>, Option<Buffer>),
     LookupPrefix(Pending<usize>),
@@ -72,12 +71,7 @@ struct Slot {
     tag: u64,
     flight: Flight,
     /// Where its memory is the client's.
-    run: Option<Run>,
-}
-
-/// A region of the client's memory.
-struct Region {
-    pieces: Pieces<Buffer>,
+    run: Option<MemoryRun>,
 }
 
 /// How much of the store clients may keep from others: by leases, and by objects that are being written in parts.
@@ -112,11 +106,13 @@ struct Held {
     until: Instant,
 }
 
-struct State {
+/// The books of a client, behind the lock of its desk.
+struct Books {
     answers: Answering,
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
-    regions: Vec<Option<Region>>,
+    /// The client's regions of memory.
+    regions: Vec<Option<Pieces<Buffer>>>,
     leases: BTreeMap<u64, Held>,
     leases_made: u64,
     shares: Shares,
@@ -130,7 +126,7 @@ struct State {
 
 /// A client's requests in progress.
 pub(super) struct Desk {
-    state: Mutex<State>,
+    books: Mutex<Books>,
     wakers: Vec<Waker>,
     sleep: Sleep,
     /// The client's doorbell, which may be rung without waiting for the client.
@@ -162,7 +158,7 @@ impl Desk {
         counts: &Arc<Counts>,
     ) -> Arc<Desk> {
         let slots = depth as u32;
-        let state = State {
+        let books = Books {
             answers: Answering::new(rings),
             slots: (0..slots).map(|_| None).collect(),
             free: (0..slots).rev().collect(),
@@ -179,12 +175,12 @@ impl Desk {
         Arc::new_cyclic(|desk| {
             let waker = |slot| Waker::from(Arc::new(SlotWaker { desk: Weak::clone(desk), slot }));
             let wakers = (0..slots).map(waker).collect();
-            Desk { state: Mutex::new(state), wakers, sleep, signaller, bell, counts }
+            Desk { books: Mutex::new(books), wakers, sleep, signaller, bell, counts }
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns how many requests may be taken, each of which gets an answer.
@@ -192,51 +188,51 @@ impl Desk {
     /// # Errors
     /// [`Broken`] if the client's counter cannot be right.
     pub(super) fn room(&self) -> Result<u64, Broken> {
-        let state = self.lock();
-        let in_progress = (state.slots.len() - state.free.len()) as u64;
-        Ok(state.answers.room()?.saturating_sub(in_progress))
+        let books = self.lock();
+        let in_progress = (books.slots.len() - books.free.len()) as u64;
+        Ok(books.answers.room()?.saturating_sub(in_progress))
     }
 
     /// Begins to wait for a request of the store's, for which [`Desk::room`] had room.
-    pub(super) fn begin(&self, tag: u64, flight: Flight, run: Option<Run>) {
-        let mut state = self.lock();
-        if state.is_closed {
+    pub(super) fn begin(&self, tag: u64, flight: Flight, run: Option<MemoryRun>) {
+        let mut books = self.lock();
+        if books.is_closed {
             // Dropped without the lock.
-            drop(state);
+            drop(books);
             return drop(flight);
         }
-        let slot = state.free.pop().expect("there is a slot for each answer that has room");
-        let before = state.slots[slot as usize].replace(Slot { tag, flight, run });
+        let slot = books.free.pop().expect("there is a slot for each answer that has room");
+        let before = books.slots[slot as usize].replace(Slot { tag, flight, run });
         assert!(before.is_none(), "a free slot is empty");
         self.counts.requests_now.fetch_add(1, Ordering::Relaxed);
-        drop(state);
+        drop(books);
         self.attend(slot);
     }
 
     /// Answers the request in a slot if it has ended, and else waits for it.
     fn attend(&self, number: u32) {
-        let mut state = self.lock();
-        let Some(slot) = &mut state.slots[number as usize] else { return };
+        let mut books = self.lock();
+        let Some(slot) = &mut books.slots[number as usize] else { return };
         let context = &mut Context::from_waker(&self.wakers[number as usize]);
         let Some(ended) = slot.flight.poll(slot.tag, context) else { return };
-        let slot = state.slots[number as usize].take().expect("it was there");
-        state.free.push(number);
+        let slot = books.slots[number as usize].take().expect("it was there");
+        books.free.push(number);
         let Ended { mut done, memory, kept } = ended;
         if let (Some(run), AnyBuffer::One(buffer)) = (slot.run, memory) {
-            state.give(run, buffer);
+            books.give(run, buffer);
         }
         match kept {
             Kept::Nothing => {
                 if let Flight::Reserve(_, bytes) = slot.flight {
-                    state.let_go(bytes, &self.counts);
+                    books.let_go(bytes, &self.counts);
                 }
             }
-            Kept::Lease(lease) => done = state.keep(done, lease, &self.counts),
-            Kept::Writer(writing) => done = state.keep_writer(done, writing, &self.counts),
+            Kept::Lease(lease) => done = books.keep(done, lease, &self.counts),
+            Kept::Writer(writing) => done = books.keep_writer(done, writing, &self.counts),
         }
         self.counts.requests_now.fetch_sub(1, Ordering::Relaxed);
-        state.answers.push(&done);
-        drop(state);
+        books.answers.push(&done);
+        drop(books);
         self.ring(done.tag);
     }
 
@@ -249,7 +245,7 @@ impl Desk {
     /// Rings if the client sleeps until this answer comes.
     fn ring(&self, tag: u64) {
         if self.sleep.must_ring(tag) {
-            // What fails here is the client's file; its thread notices a client that is gone.
+            // The client's file failed; the client's thread notices a client that is gone.
             if let Err(why) = self.signaller.signal(&self.bell) {
                 tracing::warn!("cannot ring a client's doorbell: {why}");
             }
@@ -260,32 +256,32 @@ impl Desk {
     ///
     /// # Errors
     /// Why it cannot have it.
-    pub(super) fn take(&self, run: Run) -> Result<Buffer, (Code, &'static str)> {
-        let mut state = self.lock();
-        let region = state.regions.get_mut(run.region as usize).and_then(Option::as_mut);
+    pub(super) fn take(&self, run: MemoryRun) -> Result<Buffer, (Code, &'static str)> {
+        let mut books = self.lock();
+        let region = books.regions.get_mut(run.region as usize).and_then(Option::as_mut);
         let region = region.ok_or((Code::Malformed, "there is no such region of memory"))?;
         let fit = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let (offset, bytes) = (fit(run.offset), fit(run.bytes));
-        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= region.pieces.bytes());
+        let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= region.bytes());
         if bytes == 0 || !is_inside {
             return Err((Code::Malformed, "the memory is outside its region"));
         }
         let in_use = (Code::InUse, "a request in progress has some of this memory");
-        region.pieces.take(offset, bytes).ok_or(in_use)
+        region.take(offset, bytes).ok_or(in_use)
     }
 
     /// Adds a region and returns its number; `None` if there are too many.
     pub(super) fn add_region(&self, buffer: Buffer) -> Option<u32> {
-        let mut state = self.lock();
-        let empty = state.regions.iter().position(Option::is_none);
-        let number = empty.unwrap_or(state.regions.len());
+        let mut books = self.lock();
+        let empty = books.regions.iter().position(Option::is_none);
+        let number = empty.unwrap_or(books.regions.len());
         if number == REGIONS_MAX {
             return None;
         }
         if empty.is_none() {
-            state.regions.push(None);
+            books.regions.push(None);
         }
-        state.regions[number] = Some(Region { pieces: Pieces::new(buffer) });
+        books.regions[number] = Some(Pieces::new(buffer));
         Some(number as u32)
     }
 
@@ -294,16 +290,16 @@ impl Desk {
     /// # Errors
     /// Why it stays.
     pub(super) fn remove_region(&self, number: u64) -> Result<(), &'static str> {
-        let mut state = self.lock();
-        let place = usize::try_from(number).ok().and_then(|number| state.regions.get_mut(number));
+        let mut books = self.lock();
+        let place = usize::try_from(number).ok().and_then(|number| books.regions.get_mut(number));
         let region = place.filter(|region| region.is_some());
         let region = region.ok_or("there is no such region of memory")?;
-        if !region.as_ref().is_some_and(|region| region.pieces.is_whole()) {
+        if !region.as_ref().is_some_and(Pieces::is_whole) {
             return Err("a request in progress has some of it");
         }
         let removed = region.take();
         // Unmapping may take a while.
-        drop(state);
+        drop(books);
         drop(removed);
         Ok(())
     }
@@ -320,9 +316,9 @@ impl Desk {
     /// # Errors
     /// That the client would hold too much of the store.
     pub(super) fn hold(&self, bytes: u64) -> Result<u64, (Code, &'static str)> {
-        let mut state = self.lock();
-        let bytes = if bytes > state.shares.capacity_bytes { 0 } else { bytes };
-        state.hold(bytes, &self.counts).map_err(|why| (Code::Limit, why))?;
+        let mut books = self.lock();
+        let bytes = if bytes > books.shares.capacity_bytes { 0 } else { bytes };
+        books.hold(bytes, &self.counts).map_err(|why| (Code::Limit, why))?;
         Ok(bytes)
     }
 
@@ -331,8 +327,8 @@ impl Desk {
     /// # Errors
     /// That there is none.
     pub(super) fn writer(&self, number: u64) -> Result<Arc<Writer>, (Code, &'static str)> {
-        let state = self.lock();
-        let writing = state.writers.get(&number).ok_or((Code::Malformed, NO_WRITER))?;
+        let books = self.lock();
+        let writing = books.writers.get(&number).ok_or((Code::Malformed, NO_WRITER))?;
         Ok(Arc::clone(&writing.writer))
     }
 
@@ -341,45 +337,45 @@ impl Desk {
     /// # Errors
     /// That there is none.
     pub(super) fn take_writer(&self, number: u64) -> Result<Writer, (Code, &'static str)> {
-        let mut state = self.lock();
+        let mut books = self.lock();
         let Writing { writer, bytes } =
-            state.writers.remove(&number).ok_or((Code::Malformed, NO_WRITER))?;
-        state.let_go(bytes, &self.counts);
-        drop(state);
+            books.writers.remove(&number).ok_or((Code::Malformed, NO_WRITER))?;
+        books.let_go(bytes, &self.counts);
+        drop(books);
         Arc::into_inner(writer).ok_or((Code::Malformed, NO_WRITER))
     }
 
     /// Returns the number of requests in progress.
     pub(super) fn in_progress(&self) -> usize {
-        let state = self.lock();
-        state.slots.len() - state.free.len()
+        let books = self.lock();
+        books.slots.len() - books.free.len()
     }
 
-    /// Gives up everything: requests that have not begun are cancelled, leases end, and memory is unmapped as soon as no
-    /// request of the store's has it.
+    /// Gives up everything: requests that have not begun are cancelled, leases end, and memory is unmapped as soon as
+    /// no request of the store's has it.
     pub(super) fn close(&self) {
-        let mut state = self.lock();
-        state.is_closed = true;
-        let slots: Vec<Slot> = state.slots.iter_mut().filter_map(Option::take).collect();
-        let regions = std::mem::take(&mut state.regions);
-        let numbers: Vec<u64> = state.leases.keys().copied().collect();
-        let remove = |number| state.remove_lease(number, &self.counts);
+        let mut books = self.lock();
+        books.is_closed = true;
+        let slots: Vec<Slot> = books.slots.iter_mut().filter_map(Option::take).collect();
+        let regions = std::mem::take(&mut books.regions);
+        let numbers: Vec<u64> = books.leases.keys().copied().collect();
+        let remove = |number| books.remove_lease(number, &self.counts);
         let leases: Vec<_> = numbers.into_iter().filter_map(remove).collect();
-        let writers = std::mem::take(&mut state.writers);
-        let rest = state.held_bytes;
-        // What is being reserved, and the writers.
-        state.let_go(rest, &self.counts);
-        drop(state);
+        let writers = std::mem::take(&mut books.writers);
+        let rest = books.held_bytes;
+        // Bytes of reservations in progress and of the writers.
+        books.let_go(rest, &self.counts);
+        drop(books);
         self.counts.requests_now.fetch_sub(slots.len() as u64, Ordering::Relaxed);
         drop((slots, regions, leases, writers));
     }
 }
 
-impl State {
-    fn give(&mut self, run: Run, buffer: Buffer) {
+impl Books {
+    fn give(&mut self, run: MemoryRun, buffer: Buffer) {
         // A region whose client is gone is dropped before its last request ends.
         if let Some(Some(region)) = self.regions.get_mut(run.region as usize) {
-            region.pieces.give(run.offset as usize, buffer);
+            region.give(run.offset as usize, buffer);
         }
     }
 
@@ -408,9 +404,10 @@ impl State {
         }
         self.leases_made += 1;
         counts.leases_now.fetch_add(1, Ordering::Relaxed);
-        let count = held.lease.count() as u64;
+        let (count, bytes) = (held.lease.count() as u64, held.lease.bytes());
         self.leases.insert(self.leases_made, held);
-        Done::new(done.tag, Code::Done, self.leases_made, count)
+        let done = Done::new(done.tag, Code::Done, self.leases_made, count);
+        done.with_told(&bytes.to_ne_bytes())
     }
 
     /// Counts bytes that the client keeps from others, if that keeps the limits.
@@ -423,7 +420,7 @@ impl State {
         }
         let most = self.shares.client_bytes_max;
         let fits =
-            |state: &State| state.held_bytes.checked_add(bytes).is_some_and(|all| all <= most);
+            |books: &Books| books.held_bytes.checked_add(bytes).is_some_and(|all| all <= most);
         if !fits(self) {
             self.drop_expired(counts);
         }
@@ -444,7 +441,7 @@ impl State {
         Ok(())
     }
 
-    /// Undoes [`State::hold`].
+    /// Undoes [`Books::hold`].
     fn let_go(&mut self, bytes: u64, counts: &Counts) {
         self.held_bytes -= bytes;
         counts.held_bytes_now.fetch_sub(bytes, Ordering::Relaxed);
@@ -466,7 +463,7 @@ impl State {
     }
 }
 
-/// What the server keeps for the client.
+/// A value that the server keeps for the client.
 enum Kept {
     Nothing,
     Lease(Held),
@@ -495,19 +492,23 @@ impl Ended {
 }
 
 impl Flight {
-    /// Asks for as many objects as fit in memory of the client's.
-    pub(super) fn scan(store: &Store, (prefix, from): (&[u8], u64), memory: Buffer) -> Flight {
-        let most = page::objects_max(memory.len());
+    /// Asks for at most `limit` objects, no more than fit in memory of the client's.
+    pub(super) fn scan(
+        store: &Store,
+        (prefix, from, limit): (&[u8], u64, u64),
+        memory: Buffer,
+    ) -> Flight {
+        let most = least(limit, page::objects_max(memory.len()));
         Flight::Scan(store.scan_prefix(prefix, from, most), Some(memory))
     }
 
-    /// Asks for as many removals as fit in memory of the client's.
+    /// Asks for at most `limit` removals, no more than fit in memory of the client's.
     pub(super) fn removals(
         store: &Store,
-        (prefix, from): (&[u8], Option<u64>),
+        (prefix, from, limit): (&[u8], Option<u64>, u64),
         memory: Buffer,
     ) -> Flight {
-        let most = page::removals_max(memory.len());
+        let most = least(limit, page::removals_max(memory.len()));
         Flight::Removals(store.removals(prefix, from, most), Some(memory))
     }
 
@@ -528,9 +529,6 @@ impl Flight {
             Flight::Yes(pending) => ended(pending, tag, context, |yes| number(tag, u64::from(yes))),
             Flight::Info(pending) => {
                 ended(pending, tag, context, |info| Ended::of(outcome::about(tag, info)))
-            }
-            Flight::Outline(pending) => {
-                ended(pending, tag, context, |info| Ended::of(outcome::outline(tag, info)))
             }
             Flight::Reserve(pending, bytes) => ended(pending, tag, context, |writer| {
                 let (writer, bytes) = (Arc::new(writer), *bytes);
@@ -571,6 +569,11 @@ impl Flight {
     }
 }
 
+/// Returns the smaller one of a client's limit and what there is room for.
+fn least(limit: u64, most: usize) -> usize {
+    usize::try_from(limit).map_or(most, |limit| limit.min(most))
+}
+
 fn number(tag: u64, value: u64) -> Ended {
     Ended::of(Done::new(tag, Code::Done, value, 0))
 }
@@ -590,7 +593,7 @@ fn of_answer<T>(polled: Poll<Answer<T>>, tag: u64, of: impl FnOnce(T) -> Ended) 
         Ok(answer) => of(answer),
         Err(unfinished) => Ended {
             memory: unfinished.memory,
-            ..Ended::of(outcome::failed(tag, &unfinished.error))
+            ..Ended::of(Done::failed(tag, &Reason::of(&unfinished.error)))
         },
     })
 }

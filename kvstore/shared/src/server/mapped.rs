@@ -1,14 +1,15 @@
 //! Clients' memory as the server maps it: what it takes, and how much.
 //!
-//! It maps only memory files of ordinary pages that are sealed against shortening, so that no access of its own faults, and
-//! against holes, with no page missing, so that it is never charged for one: a page counts towards the control group of the
-//! process that touches it first, which is the client. Where another process maps the files too
-//! ([`Allowance::maps_files`]), they cannot be sealed against holes, and the server's group must have room for all of them.
+//! It maps only memory files of ordinary pages that are sealed against shortening, so that no access of its own faults,
+//! and against holes, with no page missing, so that it is never charged for one: a page counts towards the control
+//! group of the process that touches it first, which is the client. Where another process maps the files too
+//! ([`Allowance::maps_files`]), they cannot be sealed against holes, and the server's group must have room for all of
+//! them.
 //!
-//! The client may write the bytes at any time, also while a device or the store reads them: then a put has other bytes than
-//! its checksum says and is a miss later, or the client does not find what was read. Nothing else follows from these bytes; no
-//! length, offset or decision is read from them, and the store has no reference to them: it copies, and sums what it copied
-//! ([`HostMemory::adopt_shared`]).
+//! The client may write the bytes at any time, also while a device or the store reads them: then a put has other bytes
+//! than its checksum says and is a miss later, or the client does not find what was read. Nothing else follows from
+//! these bytes; no length, offset or decision is read from them, and the store has no reference to them: it copies, and
+//! sums what it copied ([`HostMemory::adopt_shared`]).
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -21,7 +22,7 @@ use adit_kvstore::memory::{Memory, Probe, budget};
 use adit_shared::Atomics;
 
 use crate::mapping::{Mapping, PAGE};
-use crate::wire::Code;
+use crate::wire::{Code, Reason};
 
 /// How much of clients' memory a server maps, and how.
 #[derive(Clone, Debug)]
@@ -47,7 +48,7 @@ struct Counted {
 }
 
 impl Allowance {
-    fn take(&self, bytes: u64) -> Result<Counted, Refusal> {
+    fn take(&self, bytes: u64) -> Result<Counted, Reason> {
         let Allowance { mapped_bytes, mappings, bytes_max: most, .. } = self;
         if let Err(has) = add(mapped_bytes, bytes, *most) {
             return Err(limit(format!(
@@ -59,7 +60,7 @@ impl Allowance {
             mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
             let why =
                 "all clients together share too many pieces of memory: share fewer, larger ones";
-            return Err(limit(why.to_owned()));
+            return Err(limit(why));
         }
         let (mapped_bytes, mappings) = (Arc::clone(mapped_bytes), Arc::clone(mappings));
         Ok(Counted { bytes, mapped_bytes, mappings })
@@ -79,22 +80,19 @@ impl Drop for Counted {
     }
 }
 
-/// Why memory is not mapped.
-pub(super) type Refusal = (Code, String);
-
-fn limit(why: String) -> Refusal {
-    (Code::Limit, why)
+fn limit(why: impl ToString) -> Reason {
+    Reason::new(Code::Limit, why)
 }
 
-fn malformed(why: impl ToString) -> Refusal {
-    (Code::Malformed, why.to_string())
+fn malformed(why: impl ToString) -> Reason {
+    Reason::new(Code::Malformed, why)
 }
 
 /// Maps `bytes` of a client's file as rings.
 ///
 /// # Errors
 /// Why the server does not map it.
-pub(super) fn rings(file: &File, bytes: usize, allowance: &Allowance) -> Result<Atomics, Refusal> {
+pub(super) fn rings(file: &File, bytes: usize, allowance: &Allowance) -> Result<Atomics, Reason> {
     // No device maps rings.
     let allowance = Allowance { maps_files: false, ..allowance.clone() };
     let owner = map_checked(file, bytes as u64, &allowance)?;
@@ -109,7 +107,7 @@ pub(super) fn rings(file: &File, bytes: usize, allowance: &Allowance) -> Result<
 ///
 /// # Errors
 /// Why the server does not map it.
-pub(super) fn dma(file: File, bytes: u64, allowance: &Allowance) -> Result<HostMemory, Refusal> {
+pub(super) fn dma(file: File, bytes: u64, allowance: &Allowance) -> Result<HostMemory, Reason> {
     let owner = map_checked(&file, bytes, allowance)?;
     // Maps the pages, which are there, now and not under a request.
     let populated = owner.0.populate();
@@ -127,7 +125,7 @@ fn map_checked(
     file: &File,
     bytes: u64,
     allowance: &Allowance,
-) -> Result<(Mapping, Counted), Refusal> {
+) -> Result<(Mapping, Counted), Reason> {
     match page_bytes(file) {
         Some(PAGE) => {}
         Some(other) => {
@@ -175,7 +173,7 @@ fn map_checked(
 const PAGE_TABLE_PART: u64 = PAGE / 8;
 
 /// Checks that this process may take `bytes` more of memory: what control groups leave it.
-fn check_room(bytes: u64) -> Result<(), Refusal> {
+fn check_room(bytes: u64) -> Result<(), Reason> {
     // A system that does not describe its memory sets no limit here.
     let Ok(memory) = Probe::new().and_then(|probe| probe.memory()) else { return Ok(()) };
     let left = budget(&Memory { available_bytes: u64::MAX, ..memory }, 0);
@@ -208,7 +206,7 @@ mod tests {
 
     fn refusal(file: File, bytes: u64) -> String {
         let allowance = allowance();
-        let (code, why) = dma(file, bytes, &allowance).expect_err("not taken");
+        let Reason { code, text: why, .. } = dma(file, bytes, &allowance).expect_err("not taken");
         assert_eq!((code, taken(&allowance)), (Code::Malformed, (0, 0)), "nothing stays mapped");
         why
     }
@@ -270,10 +268,10 @@ mod tests {
             assert!(why.contains(&format!("its page at {} is not there", hole * PAGE)), "{why}");
             assert_eq!(pages(&again), has, "no page was made");
         }
-        // What is not shared may be missing.
+        // Pages behind the shared ones may be missing.
         dma(punched(63), 63 * PAGE, &allowance()).expect("mapped");
         let why = rings(&punched(3), 64 * PAGE as usize, &allowance()).expect_err("a hole");
-        assert!(why.1.contains("its page at 12288 is not there"), "{why:?}");
+        assert!(why.text.contains("its page at 12288 is not there"), "{why:?}");
     }
 
     #[test]
@@ -303,14 +301,14 @@ mod tests {
         let whole = || touched(make(c"test", 4 * PAGE).expect("a file"));
         let allowance = Allowance { bytes_max: 9 * PAGE, ..allowance() };
         let memory = [(); 2].map(|()| dma(whole(), 4 * PAGE, &allowance).expect("room"));
-        let (code, why) = dma(whole(), 4 * PAGE, &allowance).expect_err("none");
+        let Reason { code, text: why, .. } = dma(whole(), 4 * PAGE, &allowance).expect_err("none");
         assert!(code == Code::Limit && why.contains("--memory-all"), "{why}");
-        let (code, _) = rings(&whole(), 2 * PAGE as usize, &allowance).expect_err("none");
+        let Reason { code, .. } = rings(&whole(), 2 * PAGE as usize, &allowance).expect_err("none");
         assert_eq!((code, taken(&allowance)), (Code::Limit, (8 * PAGE, 2)));
         drop(memory);
         dma(whole(), 4 * PAGE, &allowance).expect("room again");
         allowance.mappings.store(MAPPINGS_MAX, Ordering::Relaxed);
-        let (code, why) = dma(whole(), PAGE, &allowance).expect_err("none");
+        let Reason { code, text: why, .. } = dma(whole(), PAGE, &allowance).expect_err("none");
         assert!(code == Code::Limit && why.contains("too many pieces"), "{why}");
         assert_eq!(taken(&allowance), (0, MAPPINGS_MAX));
     }

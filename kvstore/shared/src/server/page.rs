@@ -1,29 +1,19 @@
 //! Pages of a scan and of removals, as they are written to a client's memory.
 
 use adit_driver::Buffer;
-use adit_kvstore::KEY_BYTES_MAX;
-use adit_kvstore::store::{ObjectInfo, Removed};
+use adit_kvstore::store::Removed;
+use adit_kvstore::{KEY_BYTES_MAX, ScanPage};
 
-use crate::wire::{Code, Done, REMOVED_BYTES, SCAN_END, SCANNED_BYTES};
-
-/// Objects, and where to go on.
-pub(super) type Page = (Vec<ObjectInfo>, Option<u64>);
+use crate::wire::{Code, Done, OBJECT_BYTES_MAX, REMOVED_BYTES, SCAN_END, object_bytes};
 
 /// Returns how many objects certainly fit in memory of so many bytes, whatever their keys.
 pub(super) fn objects_max(bytes: usize) -> usize {
-    bytes / (SCANNED_BYTES + KEY_BYTES_MAX)
+    bytes / OBJECT_BYTES_MAX
 }
 
 /// Writes a page to `memory`, which has room for it, and answers with its number of objects.
-pub(super) fn written(tag: u64, (found, next): &Page, memory: Option<&mut Buffer>) -> Done {
-    let mut page = Vec::new();
-    for info in found {
-        let key = info.key.as_bytes();
-        page.extend(info.bytes.to_le_bytes());
-        page.extend(info.version.0.to_le_bytes());
-        page.extend((key.len() as u16).to_le_bytes());
-        page.extend(key);
-    }
+pub(super) fn written(tag: u64, (found, next): &ScanPage, memory: Option<&mut Buffer>) -> Done {
+    let page: Vec<u8> = found.iter().flat_map(|info| object_bytes(info, true)).collect();
     if let Some(memory) = memory {
         memory.bytes_mut().write(0, &page);
     }
@@ -47,5 +37,5 @@ pub(super) fn removed(tag: u64, removed: &Removed, memory: Option<&mut Buffer>) 
         memory.bytes_mut().write(0, &page);
     }
     let count = removed.keys.len() as u64;
-    Done { ttl_s: removed.missed_some.into(), ..Done::new(tag, Code::Done, count, removed.next) }
+    Done { missed: removed.missed_some.into(), ..Done::new(tag, Code::Done, count, removed.next) }
 }

@@ -1,7 +1,7 @@
 //! One client: its thread, which greets it, shares its memory, and lets it go.
 //!
-//! The thread wakes for messages and the hang-up on the socket, for a fault in the rings, and for the server's end. What
-//! is in the rings is the business of a thread of the store's ([`Taking`]).
+//! The thread wakes for messages and the hang-up on the socket, for a fault in the rings, and for the server's end.
+//! What is in the rings is the business of a thread of the store's ([`Taking`]).
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -22,14 +22,15 @@ use zerocopy::IntoBytes;
 
 use super::counts::Counts;
 use super::desk::{Desk, Shares};
+use super::link::{End, Link};
 use super::mapped::{self, Allowance};
-use super::outcome::refusal;
-use super::taking::{Link, Taking};
+use super::options::{Event, Options};
+use super::taking::Taking;
 use super::waiting::Waiting;
-use super::{Event, Options};
+
 use crate::ring::{self, Rings};
 use crate::socket::{Incoming, Peer};
-use crate::wire::{Code, GREETING_FILES, Matter, Message, VERSION, layout_of};
+use crate::wire::{Code, GREETING_FILES, Matter, Message, Reason, VERSION, layout_of};
 
 /// How long a client may take to greet.
 const GREETING_MAX: Duration = Duration::from_secs(10);
@@ -41,17 +42,7 @@ const SOCKET: u64 = 0;
 const FAULT: u64 = 1;
 const END: u64 = 2;
 
-/// Why a session ends.
-pub(super) enum End {
-    /// The client left, or the server ends.
-    Left(String),
-    /// The client broke a rule.
-    Expelled(String),
-    /// There was no place for it.
-    TurnedAway,
-}
-
-/// What the sessions of a server share.
+/// The state that the sessions of a server share.
 pub(super) struct Common<'a> {
     pub(super) store: &'a Store,
     pub(super) options: &'a Options,
@@ -85,8 +76,8 @@ struct Session<'a> {
     regions_bytes: Vec<u64>,
 }
 
-/// Serves a client until it leaves, breaks a rule, or the server ends. Nothing of it stays behind but what the store is
-/// still doing with its memory.
+/// Serves a client until it leaves, breaks a rule, or the server ends. Afterwards only memory
+/// of in-flight requests remains.
 pub(super) fn run(common: &Common<'_>, number: u64, stream: UnixStream) {
     let mut is_counted = false;
     let end = match Session::new(common, number, stream) {
@@ -108,7 +99,7 @@ pub(super) fn run(common: &Common<'_>, number: u64, stream: UnixStream) {
     let counts = common.counts;
     match told {
         Some((why, is_expelled)) => {
-            // Before it is counted: what the counters show has been told.
+            // Before it is counted, so that the counters show reported events only.
             (common.tell)(&Event::ClientGone { client: number, why, is_expelled });
             counts.clients_expelled.fetch_add(u64::from(is_expelled), Ordering::Relaxed);
         }
@@ -207,19 +198,15 @@ impl<'a> Session<'a> {
                     }
                     let answer = match self.handle(matter, &message, files) {
                         Ok(numbers) => self.answer_of(matter, numbers),
-                        Err((code, why)) => {
-                            let code = code as u16;
-                            Message { code, ..Message::new(matter, [0; 4]) }
-                                .with_body(why.as_bytes())
-                        }
+                        Err(reason) => Message::refused(matter, &reason),
                     };
                     self.peer.answer(&answer).map_err(End::Left)?;
                     if self.greeted.is_none() {
-                        let why = String::from_utf8_lossy(answer.body()).into_owned();
+                        let why = answer.reason().error().to_string();
                         return Err(match Code::of(answer.code) {
                             Code::Limit if !self.is_counted => End::TurnedAway,
-                            Code::Limit | Code::Failed => End::Left(why),
-                            _ => End::Expelled(why),
+                            Code::Malformed => End::Expelled(why),
+                            _ => End::Left(why),
                         });
                     }
                     self.common.waiting.remove(self.number);
@@ -239,10 +226,7 @@ impl<'a> Session<'a> {
                 let serving = self.common.counts.read();
                 answer.with_body(&[fields.as_bytes(), serving.as_bytes()].concat())
             }
-            Err(why) => {
-                let code = Code::Failed as u16;
-                Message { code, ..answer }.with_body(why.to_string().as_bytes())
-            }
+            Err(why) => Message::refused(matter, &Reason::of(&why.into())),
         }
     }
 
@@ -251,13 +235,13 @@ impl<'a> Session<'a> {
         matter: Matter,
         message: &Message,
         files: Vec<File>,
-    ) -> Result<[u64; 4], (Code, String)> {
+    ) -> Result<[u64; 4], Reason> {
         if matter == Matter::Greet {
             return self.greet(message, files);
         }
         if self.greeted.is_none() {
             close_elsewhere(files);
-            return Err((Code::Malformed, "greet first".to_owned()));
+            return Err(Reason::new(Code::Malformed, "greet first"));
         }
         let number = message.numbers[0];
         match matter {
@@ -267,9 +251,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn greet(&mut self, message: &Message, files: Vec<File>) -> Result<[u64; 4], (Code, String)> {
+    fn greet(&mut self, message: &Message, files: Vec<File>) -> Result<[u64; 4], Reason> {
         let [version, depth, process, _] = message.numbers;
-        let refuse = |why: String| Err((Code::Malformed, why));
+        let refuse = |why: String| Err(Reason::new(Code::Malformed, why));
         let [rings, bell, client_bell] = match <[File; GREETING_FILES]>::try_from(files) {
             Ok(files) => files,
             Err(files) => {
@@ -300,15 +284,17 @@ impl<'a> Session<'a> {
         };
         let memory = mapped::rings(&rings, ring::bytes(depth), &self.allowance);
         close_elsewhere(rings);
-        let memory = memory.map_err(|(code, why)| (code, format!("the rings' memory: {why}")))?;
-        let failed = |why: std::io::Error| (Code::Failed, format!("the server: {why}"));
+        let memory = memory.map_err(|Reason { code, text, .. }| {
+            Reason::new(code, format!("the rings' memory: {text}"))
+        })?;
+        let failed = |why: std::io::Error| Reason::new(Code::Failed, format!("the server: {why}"));
         let link = Link::new().map_err(failed)?;
         let added = self.epoll.add(&link.bell, EpollEvent::new(EpollFlags::EPOLLIN, FAULT));
         added.map_err(|why| failed(why.into()))?;
         let signaller = Signaller::new().map_err(failed)?;
         let rings = Rings::new(memory, depth);
         let (store, counts) = (self.common.store, self.common.counts);
-        let stats = store.stats().wait().map_err(|why| (Code::Failed, why.to_string()))?;
+        let stats = store.stats().wait().map_err(|why| Reason::of(&why.into()))?;
         let shares = Shares::new(stats.capacity_units * UNIT_BYTES, self.common.options);
         let desk = Desk::new(&rings, depth, shares, (signaller, client_bell), counts);
         let ends = (store.clone(), Arc::clone(&link));
@@ -322,36 +308,36 @@ impl<'a> Session<'a> {
     }
 
     /// Takes a place among the clients.
-    fn take_place(&mut self) -> Result<(), (Code, String)> {
+    fn take_place(&mut self) -> Result<(), Reason> {
         let most = self.common.options.clients_max;
         let another = |has: u64| (has < most).then_some(has + 1);
         let clients = &self.common.counts.clients_now;
         let taken = clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another);
         self.is_counted = taken.is_ok();
         let why = || format!("too many clients: the server takes {most}; raise its --clients");
-        taken.map(drop).map_err(|_| (Code::Limit, why()))
+        taken.map(drop).map_err(|_| Reason::new(Code::Limit, why()))
     }
 
     /// Returns how the client's objects are stored: for its tenant, if it names one.
-    fn put_with(&self, message: &Message) -> Result<PutWith, (Code, String)> {
+    fn put_with(&self, message: &Message) -> Result<PutWith, Reason> {
         let name = std::str::from_utf8(message.body());
-        let name = name.map_err(|_| (Code::Malformed, "a tenant's name is text".to_owned()))?;
+        let name = name.map_err(|_| Reason::new(Code::Malformed, "a tenant's name is text"))?;
         let tenant = match name {
             "" => None,
             name => {
                 self.check_tenant(name)?;
                 let tenant = self.common.store.tenant(name).wait();
-                Some(tenant.map_err(|why| refusal(&why.error))?)
+                Some(tenant.map_err(|why| Reason::of(&why.error))?)
             }
         };
         Ok(PutWith { tenant, ..PutWith::default() })
     }
 
-    /// Checks that a client may name this tenant: that it has something, or that few have. One that was named before and
-    /// has nothing is as good as new, or clients would name many at first and use them all later.
-    fn check_tenant(&self, name: &str) -> Result<(), (Code, String)> {
+    /// Checks that a client may name this tenant: that it has something, or that few have. One that was named before
+    /// and has nothing is as good as new, or clients would name many at first and use them all later.
+    fn check_tenant(&self, name: &str) -> Result<(), Reason> {
         let tenants = self.common.store.tenants().wait();
-        let tenants = tenants.map_err(|why| (Code::Failed, why.to_string()))?;
+        let tenants = tenants.map_err(|why| Reason::of(&why.into()))?;
         let most = self.common.options.tenants_max;
         let named = tenants.iter().filter(|tenant| !tenant.name.is_empty());
         let used: Vec<_> =
@@ -363,15 +349,15 @@ impl<'a> Session<'a> {
             "too many tenants for another: clients bring in new ones while there are fewer than {most}; raise the \
              server's --tenants, or end it and give this one a quota by 'adit kv tenant TARGET {name} --quota SIZE'"
         );
-        Err((Code::Limit, why))
+        Err(Reason::new(Code::Limit, why))
     }
 
-    fn share(&mut self, bytes: u64, mut files: Vec<File>) -> Result<[u64; 4], (Code, String)> {
+    fn share(&mut self, bytes: u64, mut files: Vec<File>) -> Result<[u64; 4], Reason> {
         let file = match (files.pop(), files.is_empty()) {
             (Some(file), true) => file,
             (last, _) => {
                 close_elsewhere((files, last));
-                return Err((Code::Malformed, "one file comes with memory to share".to_owned()));
+                return Err(Reason::new(Code::Malformed, "one file comes with memory to share"));
             }
         };
         let most = self.common.options.client_bytes_max;
@@ -382,16 +368,17 @@ impl<'a> Session<'a> {
                  --memory, or share less",
                 self.shared_bytes
             );
-            return Err((Code::Limit, why));
+            return Err(Reason::new(Code::Limit, why));
         }
         let Some(Greeted { desk, .. }) = &self.greeted else {
             unreachable!("checked by the caller")
         };
         let memory = mapped::dma(file, bytes, &self.allowance)?;
         let buffer = self.common.store.register(memory);
-        let buffer = buffer.map_err(|why| refusal(&why))?;
+        let buffer = buffer.map_err(|why| Reason::of(&why))?;
         let number = desk.add_region(buffer);
-        let number = number.ok_or((Code::Limit, "it shares too many regions".to_owned()))?;
+        let number =
+            number.ok_or_else(|| Reason::new(Code::Limit, "it shares too many regions"))?;
         self.shared_bytes += bytes;
         let place = number as usize;
         self.regions_bytes.resize(self.regions_bytes.len().max(place + 1), 0);
@@ -413,9 +400,10 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn layout(&mut self, numbers: [u64; 4]) -> Result<[u64; 4], (Code, String)> {
+    fn layout(&mut self, numbers: [u64; 4]) -> Result<[u64; 4], Reason> {
         let layout = layout_of(numbers);
-        let layout = layout.ok_or((Code::Malformed, "there cannot be such a layout".to_owned()))?;
+        let layout =
+            layout.ok_or_else(|| Reason::new(Code::Malformed, "there cannot be such a layout"))?;
         let Some(Greeted { link, .. }) = &self.greeted else {
             unreachable!("checked by the caller")
         };
@@ -426,12 +414,12 @@ impl<'a> Session<'a> {
             Some(place) => place,
             None if layouts().len() >= most => {
                 let why = format!("a client may use {most} layouts: raise the server's --layouts");
-                return Err((Code::Limit, why));
+                return Err(Reason::new(Code::Limit, why));
             }
             None => {
                 self.check_layout(layout)?;
                 let defined = self.common.store.layout(layout).wait();
-                let defined = defined.map_err(|why| refusal(&why.error))?;
+                let defined = defined.map_err(|why| Reason::of(&why.error))?;
                 // Only this thread adds some.
                 layouts().push(defined);
                 layouts().len() - 1
@@ -441,9 +429,9 @@ impl<'a> Session<'a> {
     }
 
     /// Checks that a client may use this layout: that it is in use, or that few are.
-    fn check_layout(&self, layout: Layout) -> Result<(), (Code, String)> {
+    fn check_layout(&self, layout: Layout) -> Result<(), Reason> {
         let used = self.common.store.layouts_beside(layout).wait();
-        let used = used.map_err(|why| (Code::Failed, why.to_string()))?;
+        let used = used.map_err(|why| Reason::of(&why.into()))?;
         let most = self.common.options.all_layouts_max;
         if used == 0 || used < most {
             return Ok(());
@@ -452,7 +440,7 @@ impl<'a> Session<'a> {
             "too many layouts for another: clients bring in new ones while fewer than {most} have objects or are in \
              use; raise the server's --layouts-all, or delete the objects of some"
         );
-        Err((Code::Limit, why))
+        Err(Reason::new(Code::Limit, why))
     }
 
     /// Takes no more requests, and lets those in progress end.

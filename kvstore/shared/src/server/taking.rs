@@ -1,18 +1,17 @@
-//! Takes a client's requests from its ring and begins them.
+//! Takes a client's requests from its ring and gives them to the store.
 //!
 //! A thread of the store does so in its rounds ([`Feed`]), so that a request wakes no other thread. Before it sleeps it
 //! says so in the ring, and the client rings its doorbell; once awake it says that, too. When something is wrong with
 //! the ring, it tells the client's own thread.
 //!
-//! Neighbouring gets go to the store together, so that they share commands. So do puts of one call of the client's, which
-//! the store lays out one behind the other, but no others: it lays out single puts where they fit best. The order is the
-//! client's.
+//! Neighbouring gets go to the store together, so that they share commands. So do puts of one call of the client's,
+//! which the store lays out one behind the other, but no others: it lays out single puts where they fit best. The order
+//! is the client's.
 
 use std::fs::File;
-use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use adit_driver::Buffer;
@@ -20,14 +19,13 @@ use adit_driver::memory::AnyBuffer;
 use adit_kvstore::shard::{Condition, Part};
 use adit_kvstore::store::{DefinedLayout, Feed, Payload, PutWith, Selection};
 use adit_kvstore::{Key, Store, Version};
-use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use super::counts::Counts;
 use super::desk::{Desk, Flight};
+use super::link::{End, Link};
 use super::outcome;
-use super::session::End;
 use crate::ring::{ANYTHING, Asked, Broken, Rings, Sleep};
-use crate::wire::{Ask, Code, Done, Entry, KEYS_MAX, Run};
+use crate::wire::{Ask, Code, Done, KEYS_MAX, MemoryRun, RequestEntry};
 
 /// The most requests that are given to the store together.
 const TOGETHER_MAX: u64 = 256;
@@ -37,55 +35,25 @@ struct Puts {
     layout: u32,
     ttl_s: u32,
     condition: Condition,
-    items: Vec<(u64, Key, Run, u64, Buffer)>,
+    items: Vec<(u64, Key, MemoryRun, u64, Buffer)>,
 }
 
 /// Requests of one kind that go to the store together.
 enum Together {
     None,
-    Gets(Vec<(u64, Key, Part, Run, Buffer)>),
+    Gets(Vec<(u64, Key, Part, MemoryRun, Buffer)>),
     Puts(Puts),
     /// Requests of one kind about keys alone.
     Keys(ByKey, Vec<(u64, Key)>),
 }
 
-/// What is asked about a key, with yes or no as the answer.
+/// A question about a key that is answered with yes or no.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum ByKey {
     Exists,
     Delete,
     Touch(u32),
     Refresh,
-}
-
-/// What a client's thread and the one that takes its requests tell each other.
-pub(super) struct Link {
-    /// The client's layouts; their numbers begin at 1.
-    pub(super) layouts: Mutex<Vec<DefinedLayout>>,
-    /// No more requests are taken.
-    pub(super) is_over: AtomicBool,
-    /// Why no more requests are taken, though the client is there.
-    pub(super) fault: Mutex<Option<End>>,
-    /// Rung for a fault.
-    pub(super) bell: EventFd,
-}
-
-impl Link {
-    /// # Errors
-    /// The system's error.
-    pub(super) fn new() -> io::Result<Arc<Link>> {
-        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-        let (layouts, is_over, fault) = Default::default();
-        Ok(Arc::new(Link { layouts, is_over, fault, bell }))
-    }
-
-    /// Has the client's thread end with `end`, unless it has another reason by now.
-    fn end_with(&self, end: End) {
-        self.is_over.store(true, Ordering::Release);
-        self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);
-        // A full counter has rung already.
-        let _ = self.bell.write(1);
-    }
 }
 
 /// A client's requests on their way to the store.
@@ -132,7 +100,7 @@ impl Taking {
     /// Begins the requests that wait, and returns their number.
     ///
     /// # Errors
-    /// What is wrong with the ring.
+    /// The fault of the ring, in words.
     fn begin_all(&mut self) -> Result<u64, String> {
         let count = self.takes()?;
         if count == 0 {
@@ -149,7 +117,7 @@ impl Taking {
         Ok(count)
     }
 
-    fn begin(&mut self, entry: &Entry, together: &mut Together) -> Result<(), String> {
+    fn begin(&mut self, entry: &RequestEntry, together: &mut Together) -> Result<(), String> {
         let tag = entry.head.tag;
         let asked = Ask::of(entry).map_err(|why| (Code::Malformed, why));
         let begun = asked.and_then(|ask| match ask {
@@ -213,16 +181,15 @@ impl Taking {
                 let buffer = self.desk.take(*run.insert(memory))?;
                 self.get((key, part, version), buffer, is_checked)
             }
-            Ask::Scan { prefix, from, memory } => {
+            Ask::Scan { prefix, from, limit, memory } => {
                 let buffer = self.desk.take(*run.insert(memory))?;
-                Flight::scan(&self.store, (&prefix, from), buffer)
+                Flight::scan(&self.store, (&prefix, from, limit), buffer)
             }
-            Ask::Removals { prefix, from, memory } => {
+            Ask::Removals { prefix, from, limit, memory } => {
                 let buffer = self.desk.take(*run.insert(memory))?;
-                Flight::removals(&self.store, (&prefix, from), buffer)
+                Flight::removals(&self.store, (&prefix, from, limit), buffer)
             }
             Ask::Info(key) => Flight::Info(self.store.info(key)),
-            Ask::Outline(key) => Flight::Outline(self.store.info(key)),
             Ask::Reserve { key, bytes, layout, ttl_s, condition } => {
                 self.check_layout(layout)?;
                 let with = self.with(layout, ttl_s, condition);
@@ -302,7 +269,12 @@ impl Taking {
         self.link.layouts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn check_put(&self, memory: Run, bytes: u64, layout: u32) -> Result<(), (Code, &'static str)> {
+    fn check_put(
+        &self,
+        memory: MemoryRun,
+        bytes: u64,
+        layout: u32,
+    ) -> Result<(), (Code, &'static str)> {
         if bytes > memory.bytes {
             return Err((Code::Malformed, "an object has all of its bytes in its memory"));
         }
@@ -321,7 +293,7 @@ impl Taking {
     fn gets<'a>(
         &mut self,
         together: &'a mut Together,
-    ) -> &'a mut Vec<(u64, Key, Part, Run, Buffer)> {
+    ) -> &'a mut Vec<(u64, Key, Part, MemoryRun, Buffer)> {
         if !matches!(together, Together::Gets(_)) {
             self.send(std::mem::replace(together, Together::Gets(Vec::new())));
         }
@@ -335,7 +307,7 @@ impl Taking {
         together: &'a mut Together,
         with: (u32, u32, Condition),
         joins: bool,
-    ) -> &'a mut Vec<(u64, Key, Run, u64, Buffer)> {
+    ) -> &'a mut Vec<(u64, Key, MemoryRun, u64, Buffer)> {
         let fits = joins
             && matches!(together, Together::Puts(puts) if (puts.layout, puts.ttl_s, puts.condition) == with);
         if !fits {
@@ -451,7 +423,7 @@ impl Feed for Taking {
 
     fn announce(&mut self) -> bool {
         self.sleep.announce(ANYTHING);
-        // What is wrong with the ring is found in the next turn.
+        // The next turn finds a fault of the ring.
         !matches!(self.takes(), Ok(0))
     }
 

@@ -18,11 +18,11 @@ const WAITING_MAX: usize = 16;
 struct Connection {
     number: u64,
     stream: UnixStream,
-    state: State,
+    state: GreetingState,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum GreetingState {
     Silent,
     /// Its greeting is being handled.
     Greets,
@@ -34,7 +34,7 @@ impl Connection {
     /// Returns whether it has said nothing, as far as the system knows.
     fn is_silent(&self) -> bool {
         let mut polled = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
-        self.state == State::Silent && poll(&mut polled, PollTimeout::ZERO) == Ok(0)
+        self.state == GreetingState::Silent && poll(&mut polled, PollTimeout::ZERO) == Ok(0)
     }
 }
 
@@ -56,10 +56,10 @@ impl Waiting {
         if connections.len() < WAITING_MAX {
             return true;
         }
-        if !connections.iter().any(|it| it.state == State::Dropped)
+        if !connections.iter().any(|it| it.state == GreetingState::Dropped)
             && let Some(oldest) = connections.iter_mut().find(|it| it.is_silent())
         {
-            oldest.state = State::Dropped;
+            oldest.state = GreetingState::Dropped;
             // Its thread notices; if the system refuses, the time to greet ends it.
             let _ = oldest.stream.shutdown(Shutdown::Both);
         }
@@ -73,7 +73,7 @@ impl Waiting {
     /// The system's error.
     pub(super) fn add(&self, number: u64, stream: &UnixStream) -> io::Result<()> {
         let stream = stream.try_clone()?;
-        self.lock().push_back(Connection { number, stream, state: State::Silent });
+        self.lock().push_back(Connection { number, stream, state: GreetingState::Silent });
         Ok(())
     }
 
@@ -81,10 +81,10 @@ impl Waiting {
     pub(super) fn greets(&self, number: u64) -> bool {
         let mut connections = self.lock();
         let connection = connections.iter_mut().find(|it| it.number == number);
-        let Some(connection) = connection.filter(|it| it.state == State::Silent) else {
+        let Some(connection) = connection.filter(|it| it.state == GreetingState::Silent) else {
             return false;
         };
-        connection.state = State::Greets;
+        connection.state = GreetingState::Greets;
         true
     }
 
@@ -95,7 +95,7 @@ impl Waiting {
         let removed = at.and_then(|at| connections.remove(at));
         drop(connections);
         self.left.notify_one();
-        removed.is_some_and(|it| it.state == State::Dropped)
+        removed.is_some_and(|it| it.state == GreetingState::Dropped)
     }
 }
 

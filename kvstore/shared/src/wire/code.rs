@@ -1,5 +1,7 @@
 //! How requests end, as numbers.
 
+use adit_kvstore::shard::Decline;
+
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u16)]
@@ -12,37 +14,52 @@ pub enum Code {
     DeclinedByAdmission = 2,
     /// The write budget rejected the object, which is no failure.
     DeclinedByBudget = 3,
-    /// Read and not verified: the client does that, by the digest ([`super::Done::digest`]). Where the bytes are not what was
-    /// put, it asks again, and has the server look (`is_checked` of [`super::Ask::Get`]).
+    /// Read and not verified: the client does that, by the digest ([`super::Done::digest`]). Where the bytes are not
+    /// what was put, it asks again, and has the server look (`is_checked` of [`super::Ask::Get`]).
     Unverified = 4,
-    /// The object can never fit.
+    /// The object can never fit: it needs [`super::Done::value`] bytes and there are [`super::Done::extra`].
     TooLarge = 16,
     /// The store is full, or too many objects are leased.
     Full = 17,
-    /// The tenant's quota is used up.
+    /// The quota of [`super::Done::value`] bytes of the tenant that the text names is used up.
     Quota = 18,
-    /// The memory is too short: [`super::Done::value`] bytes are needed.
+    /// The memory is too short: [`super::Done::value`] bytes are needed, [`super::Done::extra`] are there.
     Memory = 19,
     /// The object has no such part.
     Part = 20,
     /// The deadline passed before the request began.
     Deadline = 21,
-    /// A device failed.
+    /// The device with the index [`super::Done::value`] failed.
     Device = 22,
-    /// No space is left on the file system of a sparse file.
+    /// No space is left on the device that the text names.
     NoSpace = 23,
     /// The store is being closed.
     Closed = 24,
     /// Another failure of the store.
     Failed = 25,
-    /// The key has not what the request asks for: [`super::Done::value`] is the version found, if [`super::Done::extra`] is 1.
+    /// The key has not what the request asks for: [`super::Done::value`] is the version found, if
+    /// [`super::Done::extra`] is 1.
     Conflict = 26,
+    /// There cannot be such a tenant.
+    Tenant = 27,
+    /// There cannot be another layout.
+    Layout = 28,
+    /// A device does not know the memory.
+    Foreign = 29,
+    /// There is no such writer.
+    Writer = 30,
+    /// The object was sealed with parts missing.
+    Unfilled = 31,
     /// The request means nothing, or names what is not there.
     Malformed = 32,
     /// A request in progress has some of this memory.
     InUse = 33,
     /// A limit of the server's is reached.
     Limit = 34,
+    /// The tenant or the layout is not defined, which the text names.
+    Undefined = 35,
+    /// The store did not answer its server for [`super::Done::value`] ms.
+    Timeout = 36,
 }
 
 impl Code {
@@ -66,11 +83,26 @@ impl Code {
             Closed,
             Failed,
             Conflict,
+            Tenant,
+            Layout,
+            Foreign,
+            Writer,
+            Unfilled,
             Malformed,
             InUse,
             Limit,
+            Undefined,
+            Timeout,
         ];
         all.into_iter().find(|code| *code as u16 == number).unwrap_or(Failed)
+    }
+
+    /// Returns the code of an object that is not stored, or gets no room.
+    pub fn of_decline(why: Decline) -> Code {
+        match why {
+            Decline::Admission => Code::DeclinedByAdmission,
+            Decline::Budget => Code::DeclinedByBudget,
+        }
     }
 
     /// Returns whether the request failed; an answer of its own kind is none.

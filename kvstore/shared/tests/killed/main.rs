@@ -9,7 +9,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use adit_kvshare::{Client, ClientOptions, Span};
+use adit_kvshare::{Client, ClientOptions, KvStore, PendingAnswer, Span};
 use adit_kvstore::shard::Part;
 
 use rig::{PATIENCE, Rig, fill, key};
@@ -83,9 +83,12 @@ fn step(client: &Client, random: &mut Random, number: u64, mut span: Span) -> Sp
         5..10 => {
             let read = client.get_into(key(number), Part::All, span).wait().expect("got");
             if let Some(bytes) = read.bytes {
-                check(number, &read.memory.to_vec()[..bytes as usize]);
+                check(
+                    number,
+                    &read.memory.as_ref().expect("it comes back").to_vec()[..bytes as usize],
+                );
             }
-            return read.memory;
+            return read.memory.expect("it comes back");
         }
         10..12 => {
             let gets = client.get_many((0..8).map(|at| key((number + at) % OBJECTS)));

@@ -3,13 +3,14 @@
 use std::time::Duration;
 
 use adit_kvshare::client::{Data, PutWith};
-use adit_kvshare::wire::Code;
-use adit_kvshare::{ClientOptions, Error, Options, SharedBytesMut, Span};
+use adit_kvshare::{
+    ClientOptions, Error, KvStore, Options, PendingAnswer, RefusalKind, SharedBytes, Span,
+};
 use adit_kvstore::Key;
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
-use adit_kvstore::shard::Part;
+use adit_kvstore::shard::{Failure, Part};
 
-use crate::rig::{Rig, data, key};
+use crate::rig::{Rig, data, is_refused, key};
 
 /// Runs each test on a store in memory and on one in a file.
 macro_rules! on_each_path {
@@ -64,19 +65,22 @@ fn plain_bytes_of_any_length_come_back(rig: &Rig) {
     for (number, bytes) in (0..).zip([1, 100, 4095, 4096, 4097, 131_072, 131_073, 3_000_000]) {
         let object = data(number, 0, bytes);
         let put = client.put(key(number), &object).wait().expect("put");
-        assert!(put.is_stored && put.memory.is_none());
-        assert_eq!(client.length(key(number)).wait().expect("asked"), Some(bytes as u64));
+        assert!(put.is_stored() && put.memory.is_none());
+        assert_eq!(
+            client.info(key(number)).wait().expect("asked").map(|info| info.bytes),
+            Some(bytes as u64)
+        );
         // The first get of a longer object than the last has too little memory at first.
         let value = client.get(key(number)).wait().expect("got").expect("a hit");
         assert!(value.to_vec() == object, "{bytes} bytes");
-        let copy = |mut into: SharedBytesMut<'_>| into.write(0, &object);
-        let copied = client.put(key(number + 100), Data::Copied(bytes, &copy)).wait();
-        assert!(copied.expect("put").is_stored);
+        let changing = SharedBytes::from(&object[..]);
+        let copied = client.put(key(number + 100), changing).wait();
+        assert!(copied.expect("put").is_stored());
         let value = client.get(key(number + 100)).wait().expect("got").expect("a hit");
-        assert!(value.to_vec() == object, "{bytes} bytes that a function copied");
+        assert!(value.to_vec() == object, "{bytes} bytes that others may write");
     }
     assert!(client.get(key(99)).wait().expect("got").is_none());
-    assert_eq!(client.length(key(99)).wait().expect("asked"), None);
+    assert_eq!(client.info(key(99)).wait().expect("asked"), None);
     assert!(client.delete(key(0)).wait().expect("deleted"));
     assert!(!client.delete(key(0)).wait().expect("nothing to delete"));
     assert!(!client.exists(key(0)).wait().expect("asked"));
@@ -85,7 +89,7 @@ fn plain_bytes_of_any_length_come_back(rig: &Rig) {
     let info = rig.store.info(key(0)).wait().expect("asked").expect("there");
     assert_eq!(info.ttl_s, Some(1), "rounded up to a second");
     client.commit().wait().expect("durable");
-    assert!(client.put(key(1), b"").wait().expect("put").is_stored);
+    assert!(client.put(key(1), b"").wait().expect("put").is_stored());
     assert!(client.get(key(1)).wait().expect("got").expect("a hit").is_empty());
 }
 
@@ -99,7 +103,9 @@ fn shared_memory_goes_to_the_drive_and_back_without_a_copy(rig: &Rig) {
         slot.bytes_mut().zero();
         let read = client.get_into(key(number), Part::All, slot).wait().expect("got");
         assert_eq!(read.bytes, Some(128 << 10));
-        assert!(read.memory.to_vec() == data(number, 0, 128 << 10));
+        assert!(
+            read.memory.as_ref().expect("it comes back").to_vec() == data(number, 0, 128 << 10)
+        );
     }
     let (stats, serving) = client.stats().expect("counted");
     assert_eq!((stats.copied_bytes, stats.puts, stats.hits), (0, 8, 8));
@@ -112,7 +118,7 @@ fn batches_of_more_than_the_ring_and_the_pool_hold_all_end(rig: &Rig) {
     let objects: Vec<Vec<u8>> = (0..100).map(|number| data(number, 0, 50_000)).collect();
     let items = (0..).zip(&objects).map(|(number, object)| (key(number), object));
     for put in client.put_many(items, &PutWith::default()) {
-        assert!(put.wait().expect("put").is_stored);
+        assert!(put.wait().expect("put").is_stored());
     }
     let there = client.exists_many((0..110).map(key));
     let there = there.into_iter().map(|it| it.wait().expect("asked"));
@@ -192,14 +198,14 @@ fn layers_of_kv_blocks_are_read(rig: &Rig) {
         tokens: 16,
     };
     let layout = Layout::new(shape, Order::LayerMajor { slots: 8 }).expect("a layout");
-    let shared = client.layout(layout).expect("defined");
-    assert_eq!(client.layout(layout).expect("known"), shared);
+    let shared = client.define_layout(layout).expect("defined");
+    assert_eq!(client.define_layout(layout).expect("known"), shared);
     let bytes = (layout.block_units() * 4096) as usize;
     let blocks: Vec<Vec<u8>> = (0..6).map(|number| block(number, bytes)).collect();
     let with = PutWith { layout: Some(shared), ..PutWith::default() };
     let items = (0..).zip(&blocks).map(|(number, block)| (key(number), block));
     for put in client.put_many(items, &with) {
-        assert!(put.wait().expect("put").is_stored);
+        assert!(put.wait().expect("put").is_stored());
     }
     let run = (layout.run_units() * 4096) as usize;
     let pages = slots(client.allocate(6 * run).expect("memory"), run);
@@ -207,7 +213,11 @@ fn layers_of_kv_blocks_are_read(rig: &Rig) {
     for (number, read) in client.get_many_into(gets).into_iter().enumerate() {
         let read = read.wait().expect("got");
         assert_eq!(read.bytes, Some(run as u64));
-        assert!(read.memory.to_vec() == blocks[number][2 * run..3 * run], "block {number}");
+        assert!(
+            read.memory.as_ref().expect("it comes back").to_vec()
+                == blocks[number][2 * run..3 * run],
+            "block {number}"
+        );
     }
 }
 
@@ -224,21 +234,20 @@ fn parts_that_cannot_be_are_refused_with_the_memory(rig: &Rig) {
     let mut memory = client.allocate(16 << 10).expect("memory");
     let rest = memory.split_off(8192);
     let refused = client.get_into(key(1), Part::All, memory).wait().expect_err("too short");
-    let Error::Refused { code: Code::Memory, value: 12_288, .. } = *refused.error else {
-        panic!("{refused}")
-    };
+    assert_eq!(refused.failure(), Some(&Failure::Memory { needs: 12_288, has: 8192 }));
     let mut memory = refused.memory.expect("what was lent");
     assert_eq!(memory.len(), 8192);
     memory.join(rest).expect("behind it");
     let refused = client.get_into(key(1), Part::Layer(0), memory).wait().expect_err("no block");
-    assert_eq!(refused.error.code(), Some(Code::Part));
+    let no_layers = "a plain object has no layers: ask for bytes of it";
+    assert_eq!(refused.failure(), Some(&Failure::Part(no_layers.into())));
     let memory = refused.memory.expect("what was lent");
     let read = client.get_into(key(1), Part::All, memory).wait().expect("got");
     assert_eq!(read.bytes, Some(10_000));
-    assert!(read.memory.to_vec()[..10_000] == data(1, 0, 10_000));
-    let refused = client.put(key(2), adit_kvshare::client::Data::Span(read.memory, 1 << 20));
+    assert!(read.memory.as_ref().expect("it comes back").to_vec()[..10_000] == data(1, 0, 10_000));
+    let refused = client.put(key(2), Data::Span(read.memory.expect("it comes back"), 1 << 20));
     let refused = refused.wait().expect_err("more bytes than memory");
-    assert_eq!(refused.error.code(), Some(Code::Malformed));
+    assert!(is_refused(&refused.error, RefusalKind::Malformed), "{refused}");
 }
 
 /// What the store copies of them it reads as the client writes it, at any time.
@@ -252,7 +261,7 @@ fn spans_that_begin_anywhere_are_written_and_read(rig: &Rig) {
     let mut odd = put.memory.expect("what was lent");
     odd.bytes_mut().zero();
     let read = client.get_into(key(1), Part::All, odd).wait().expect("got");
-    assert!(read.memory.to_vec() == data(1, 0, 300_000));
+    assert!(read.memory.as_ref().expect("it comes back").to_vec() == data(1, 0, 300_000));
     let beside = [pool.to_vec(), rest.to_vec()].concat();
     assert!(beside.iter().all(|byte| *byte == 0), "its neighbours stay");
     assert!(rig.store.get(key(1)).wait().expect("got").expect("a hit")[..] == data(1, 0, 300_000));
@@ -269,8 +278,8 @@ fn spans_of_any_length_are_read_into_while_the_tier_takes_a_copy() {
     drop(span.split_off(5000));
     for _ in 0..20 {
         let read = client.get_into(key(1), Part::All, span).wait().expect("got");
-        assert!(read.memory.to_vec() == data(1, 0, 5000));
-        span = read.memory;
+        assert!(read.memory.as_ref().expect("it comes back").to_vec() == data(1, 0, 5000));
+        span = read.memory.expect("it comes back");
         span.bytes_mut().zero();
     }
     assert!(rig.store.stats().wait().expect("counted").tier_hits > 0, "the tier has it");
@@ -285,8 +294,10 @@ fn objects_of_the_tier_are_read_into_spans() {
     for _ in 0..20 {
         span.bytes_mut().zero();
         let read = client.get_into(key(1), Part::All, span).wait().expect("got");
-        assert!(read.memory.to_vec()[..70_000] == data(1, 0, 70_000));
-        span = read.memory;
+        assert!(
+            read.memory.as_ref().expect("it comes back").to_vec()[..70_000] == data(1, 0, 70_000)
+        );
+        span = read.memory.expect("it comes back");
     }
     assert!(rig.store.stats().wait().expect("counted").tier_hits > 0, "the tier has it");
 }
@@ -297,10 +308,10 @@ fn a_client_shares_as_much_as_the_server_lets_it_and_may_take_it_back() {
     let client = rig.client();
     let kept = client.allocate(512 << 10).expect("memory");
     let refused = client.allocate(513 << 10).expect_err("too much");
-    assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
+    assert!(is_refused(&refused, RefusalKind::Limit), "{refused}");
     assert!(refused.to_string().contains("--memory"), "{refused}");
     let refused = client.allocate(1 << 50).expect_err("more than there are addresses for");
-    assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
+    assert!(is_refused(&refused, RefusalKind::Limit), "{refused}");
     let again = client.allocate(512 << 10).expect("memory");
     drop(kept);
     let kept = client.allocate(512 << 10).expect("the room of what was dropped");
@@ -314,7 +325,7 @@ fn clients_beyond_the_limit_are_turned_away_and_a_path_without_a_server_is_named
     let client = rig.client();
     let other = adit_kvshare::Client::connect(&rig.socket(), &ClientOptions::default());
     let refused = other.expect_err("there is one");
-    assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
+    assert!(is_refused(&refused, RefusalKind::Limit), "{refused}");
     assert!(refused.to_string().contains("too many clients: the server takes 1"), "{refused}");
     rig.until("it was counted", |counts| counts.clients_turned_away == 1);
     assert_eq!((rig.counts().clients, rig.counts().clients_expelled), (1, 0));

@@ -6,7 +6,10 @@ use std::io::Write;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use adit_kvshare::wire::{Ask, Code, Entry, Matter, Message, Run, VERSION};
+use adit_kvshare::wire::{
+    Ask, Code, Matter, MemoryRun, Message, OBJECT_BYTES_MAX, RequestEntry, VERSION,
+};
+use adit_kvshare::{KvStore, PendingAnswer};
 use adit_kvstore::shard::{Condition, Part};
 use nix::fcntl::{FcntlArg, OFlag, SealFlag, fcntl};
 use nix::sys::memfd::MFdFlags;
@@ -164,7 +167,7 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
     rig.store.put(key(1), data(1, 0, 4096)).wait().expect("put");
     let mut raw = Raw::greeted(&rig.socket());
     let region = raw.share(4 * PAGE);
-    let good = Run { region, offset: 0, bytes: PAGE };
+    let good = MemoryRun { region, offset: 0, bytes: PAGE };
     let get = |memory| Ask::Get {
         key: key(1),
         part: Part::All,
@@ -176,15 +179,16 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
         let (key, ttl_s, joins, condition) = (key(2), 0, false, Condition::Always);
         Ask::Put { key, memory, bytes, layout, ttl_s, joins, condition }
     };
+    let scan = |from, memory| Ask::Scan { prefix: [].into(), from, limit: 9, memory };
     let asks = [
-        get(Run { region: 1000, ..good }),
-        get(Run { offset: 4 * PAGE, ..good }),
-        get(Run { offset: u64::MAX, ..good }),
-        get(Run { offset: PAGE, bytes: u64::MAX, ..good }),
-        get(Run { bytes: 0, ..good }),
+        get(MemoryRun { region: 1000, ..good }),
+        get(MemoryRun { offset: 4 * PAGE, ..good }),
+        get(MemoryRun { offset: u64::MAX, ..good }),
+        get(MemoryRun { offset: PAGE, bytes: u64::MAX, ..good }),
+        get(MemoryRun { bytes: 0, ..good }),
         put(good, PAGE + 1, 0),
-        Ask::Scan { prefix: [].into(), from: 0, memory: Run { bytes: 0, ..good } },
-        Ask::Scan { prefix: [].into(), from: 0, memory: Run { offset: 4 * PAGE, ..good } },
+        scan(0, MemoryRun { bytes: 0, ..good }),
+        scan(0, MemoryRun { offset: 4 * PAGE, ..good }),
         put(good, 1, 1),
         put(good, u64::MAX, u32::MAX),
         Ask::Fill { writer: 1, offset: 0, bytes: PAGE, memory: good },
@@ -198,25 +202,26 @@ fn requests_beyond_the_memory_are_refused_and_so_is_memory_in_use() {
         assert_eq!((done.tag, Code::of(done.code)), (tag, Code::Malformed), "{ask:?}");
     }
     // Both are taken in one turn: the second finds the memory with the first.
-    raw.push(&Entry::of(&get(good), 100));
-    raw.ask(&get(Run { offset: 0, bytes: 2 * PAGE, ..good }), 101);
+    raw.push(&RequestEntry::of(&get(good), 100));
+    raw.ask(&get(MemoryRun { offset: 0, bytes: 2 * PAGE, ..good }), 101);
     let mut codes = [raw.take(), raw.take()].map(|done| (done.tag, Code::of(done.code)));
     codes.sort_by_key(|(tag, _)| *tag);
     assert_eq!(codes[0], (100, Code::Unverified));
     assert!(matches!(codes[1], (101, Code::InUse | Code::Unverified)), "{codes:?}");
     // A page has room for whole objects only, whatever the memory.
-    for (tag, bytes) in [(200, 1), (201, 529), (202, 530), (203, PAGE)] {
+    const ROOM: u64 = OBJECT_BYTES_MAX as u64;
+    for (tag, bytes) in [(200, 1), (201, ROOM - 1), (202, ROOM), (203, PAGE)] {
         // One of the two shards has the object.
         let found = [0, 1 << 32].map(|from| {
-            let memory = Run { bytes, ..good };
-            raw.ask(&Ask::Scan { prefix: [].into(), from, memory }, tag);
+            let memory = MemoryRun { bytes, ..good };
+            raw.ask(&scan(from, memory), tag);
             let done = raw.take();
             assert_eq!(Code::of(done.code), Code::Done);
             done.value
         });
-        assert_eq!(found.iter().sum::<u64>(), u64::from(bytes >= 530), "{bytes} bytes");
+        assert_eq!(found.iter().sum::<u64>(), u64::from(bytes >= ROOM), "{bytes} bytes");
     }
-    let nowhere = Ask::Scan { prefix: [7; 512].into(), from: u64::MAX, memory: good };
+    let nowhere = Ask::Scan { prefix: [7; 512].into(), from: u64::MAX, limit: 9, memory: good };
     raw.ask(&nowhere, 204);
     assert_eq!(raw.take().value, 0);
     raw.ask(&Ask::Abandon(1), 102);
@@ -233,9 +238,9 @@ fn a_page_of_removals_has_whole_keys_only_and_any_position_is_one() {
     let rig = Rig::soft();
     rig.store.put(key(1), data(1, 0, 4096)).wait().expect("put");
     let mut raw = Raw::greeted(&rig.socket());
-    let good = Run { region: raw.share(4 * PAGE), offset: 0, bytes: PAGE };
-    let removals = |from, memory| Ask::Removals { prefix: [].into(), from, memory };
-    for (tag, bad) in (0..).zip([Run { bytes: 0, ..good }, Run { region: 9, ..good }]) {
+    let good = MemoryRun { region: raw.share(4 * PAGE), offset: 0, bytes: PAGE };
+    let removals = |from, memory| Ask::Removals { prefix: [].into(), from, limit: 9, memory };
+    for (tag, bad) in (0..).zip([MemoryRun { bytes: 0, ..good }, MemoryRun { region: 9, ..good }]) {
         raw.ask(&removals(Some(1), bad), tag);
         assert_eq!(Code::of(raw.take().code), Code::Malformed, "{bad:?}");
     }
@@ -243,7 +248,7 @@ fn a_page_of_removals_has_whole_keys_only_and_any_position_is_one() {
     let begin = raw.take().extra;
     rig.store.delete(key(1)).wait().expect("deleted");
     for (tag, bytes) in [(3, 1), (4, 513), (5, 514), (6, PAGE)] {
-        raw.ask(&removals(Some(begin), Run { bytes, ..good }), tag);
+        raw.ask(&removals(Some(begin), MemoryRun { bytes, ..good }), tag);
         let done = raw.take();
         let fits = u64::from(bytes >= 514);
         assert_eq!((done.value, done.extra), (fits, begin + fits), "{bytes} bytes");
@@ -251,7 +256,7 @@ fn a_page_of_removals_has_whole_keys_only_and_any_position_is_one() {
     for from in [0, begin - 1, begin + 2, u64::MAX] {
         raw.ask(&removals(Some(from), good), 7);
         let done = raw.take();
-        assert_eq!((done.value, done.ttl_s), (1, 1), "what there is, and that there was more");
+        assert_eq!((done.value, done.missed), (1, 1), "what there is, and that there was more");
     }
     drop(raw);
     check_the_server(&rig);
@@ -267,11 +272,11 @@ fn only_puts_of_one_call_are_laid_out_together() {
         let written = || rig.store.stats().wait().expect("counters").commands_write;
         let before = written();
         let put = |number: u64| {
-            let memory = Run { region, offset: number * PAGE, bytes: PAGE };
+            let memory = MemoryRun { region, offset: number * PAGE, bytes: PAGE };
             let (key, joins) = (key(first + number), joins && number > 0);
             let (bytes, condition) = (PAGE, Condition::Always);
             let ask = Ask::Put { key, memory, bytes, layout: 0, ttl_s: 0, joins, condition };
-            Entry::of(&ask, number)
+            RequestEntry::of(&ask, number)
         };
         raw.push_all(&(0..DEPTH).map(put).collect::<Vec<_>>());
         raw.ring();
@@ -289,7 +294,7 @@ fn any_bytes_in_the_ring_are_answered_and_nothing_else_happens() {
     let raw = Raw::greeted(&rig.socket());
     raw.share(16 * PAGE);
     let entries = (
-        proptest::collection::vec(any::<u8>(), size_of::<Entry>()),
+        proptest::collection::vec(any::<u8>(), size_of::<RequestEntry>()),
         0u8..20,
         any::<bool>(),
         any::<bool>(),
@@ -297,7 +302,7 @@ fn any_bytes_in_the_ring_are_answered_and_nothing_else_happens() {
     let (raw, tags) = (RefCell::new(raw), Cell::new(0));
     let tried = TestRunner::default().run(&entries, |(bytes, action, is_key, is_near)| {
         let mut raw = raw.borrow_mut();
-        let mut entry = Entry::read_from_bytes(&bytes).expect("its size");
+        let mut entry = RequestEntry::read_from_bytes(&bytes).expect("its size");
         entry.head.action = action;
         if is_key {
             entry.head.key_bytes %= 600;
@@ -336,7 +341,7 @@ fn a_list_of_keys_without_an_end_ends_the_connection() {
         let mut head = [0; 8];
         raw.rings.read(&mut head, REQUESTS_HEAD);
         for _ in raw.tail - u64::from_ne_bytes(head)..DEPTH {
-            raw.push(&Entry::of(&Ask::Key(key(1)), 0));
+            raw.push(&RequestEntry::of(&Ask::Key(key(1)), 0));
         }
         raw.ring();
         std::thread::yield_now();
@@ -401,7 +406,7 @@ fn a_client_that_writes_its_memory_while_it_is_read_into_changes_and_drops_no_ob
     }
     let mut raw = Raw::greeted(&rig.socket());
     let mapped = Mapped::new(sealable(BYTES));
-    let memory = Run { region: raw.share_file(&mapped.file, BYTES), offset: 0, bytes: BYTES };
+    let memory = MemoryRun { region: raw.share_file(&mapped.file, BYTES), offset: 0, bytes: BYTES };
     let (reads, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
         // Writes the last byte that the object being read has, and another one.

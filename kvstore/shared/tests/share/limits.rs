@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use adit_kvshare::client::PutWith;
 use adit_kvshare::wire::{Ask, Code};
-use adit_kvshare::{Client, ClientOptions, Error, Event, Options};
+use adit_kvshare::{
+    Client, ClientOptions, Error, Event, KvStore, Options, PendingAnswer, RefusalKind,
+};
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::Condition;
 use adit_kvstore::{Key, Quota, Version, WhenReached};
 
 use crate::raw::Raw;
-use crate::rig::{PATIENCE, Rig, data, key};
+use crate::rig::{PATIENCE, Rig, data, is_refused, key};
 
 fn tenant(rig: &Rig, name: &str) -> Result<Client, Error> {
     let tenant = Some(name.to_owned());
@@ -59,7 +61,7 @@ fn a_client_leases_its_share_and_no_more() {
     }
     let lease = |client: &Client, keys: &[Key]| client.lease(keys, PATIENCE).wait();
     let refused = lease(&clients[0], &keys).expect_err("more than its share");
-    assert_eq!(refused.error.code(), Some(Code::Limit), "{refused}");
+    assert!(is_refused(&refused.error, RefusalKind::Limit), "{refused}");
     assert!(refused.to_string().contains("--hold-share"), "{refused}");
     let two = lease(&clients[0], &keys[..2]).expect("its share");
     lease(&clients[0], &keys[2..]).expect_err("it has its share");
@@ -171,7 +173,7 @@ fn clients_bring_in_so_many_tenants_and_the_operator_the_others() {
         tenant(&rig, name).expect("it is there").put(key(number), b"x").wait().expect("put");
     }
     let refused = tenant(&rig, "c").expect_err("there are two");
-    assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
+    assert!(is_refused(&refused, RefusalKind::Limit), "{refused}");
     for part in ["--tenants", "adit kv tenant TARGET c --quota SIZE"] {
         assert!(refused.to_string().contains(part), "{refused}");
     }
@@ -205,12 +207,12 @@ fn a_client_uses_so_many_layouts() {
     let rig = Rig::soft_with(Options { client_layouts_max: 2, ..Options::default() });
     let client = rig.client();
     for tokens in [16, 32, 16] {
-        client.layout(layout(tokens)).expect("room");
+        client.define_layout(layout(tokens)).expect("room");
     }
-    let refused = client.layout(layout(64)).expect_err("two are enough");
-    assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
+    let refused = client.define_layout(layout(64)).expect_err("two are enough");
+    assert!(is_refused(&refused, RefusalKind::Limit), "{refused}");
     assert!(refused.to_string().contains("--layouts"), "{refused}");
-    rig.client().layout(layout(64)).expect("another client's");
+    rig.client().define_layout(layout(64)).expect("another client's");
 }
 
 #[test]
@@ -218,19 +220,19 @@ fn clients_that_come_in_turn_use_so_many_layouts_of_the_store() {
     let rig = Rig::soft_with(Options { all_layouts_max: 2, ..Options::default() });
     for tokens in [16, 32] {
         let client = rig.client();
-        let defined = client.layout(layout(tokens)).expect("room");
+        let defined = client.define_layout(layout(tokens)).expect("room");
         let with = PutWith { layout: Some(defined), ..PutWith::default() };
         let bytes = data(tokens.into(), 0, layout(tokens).block_bytes() as usize);
         client.put_with(key(tokens.into()), &bytes, &with).wait().expect("put");
     }
     let client = rig.client();
-    client.layout(layout(32)).expect("it is in use");
-    let refused = client.layout(layout(64)).expect_err("two have objects");
-    assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
+    client.define_layout(layout(32)).expect("it is in use");
+    let refused = client.define_layout(layout(64)).expect_err("two have objects");
+    assert!(is_refused(&refused, RefusalKind::Limit), "{refused}");
     assert!(refused.to_string().contains("--layouts-all"), "{refused}");
     assert!(client.delete(key(16)).wait().expect("deleted"));
     client.commit().wait().expect("durable");
-    client.layout(layout(64)).expect("that made room");
+    client.define_layout(layout(64)).expect("that made room");
 }
 
 #[test]
@@ -239,7 +241,7 @@ fn all_clients_together_share_so_much_memory() {
     let [one, other] = [(); 2].map(|()| rig.client());
     let kept = one.allocate(4 << 20).expect("room");
     let refused = other.allocate(4 << 20).expect_err("with the rings it is more");
-    assert_eq!(refused.code(), Some(Code::Limit), "{refused}");
+    assert!(is_refused(&refused, RefusalKind::Limit), "{refused}");
     assert!(refused.to_string().contains("--memory-all"), "{refused}");
     drop(kept);
     let begin = std::time::Instant::now();

@@ -2,8 +2,8 @@
 
 use std::sync::{Arc, Mutex};
 
-use adit_kvshare::Client;
 use adit_kvshare::client::PutWith;
+use adit_kvshare::{Client, KvStore, PendingAnswer};
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::Part;
 
@@ -51,17 +51,17 @@ fn a_layout_of_another_connection_is_refused() {
     let shape =
         BlockShape { layers, tensors_per_layer, kv_heads: 8, head_dim: 128, dtype, tokens: 64 };
     let shape = Layout::new(shape, Order::LayerMajor { slots: 4 }).expect("a layout");
-    let layout = Some(old.layout(shape).expect("defined"));
+    let layout = Some(old.define_layout(shape).expect("defined"));
     let (with, bytes) = (PutWith { layout, ..PutWith::default() }, shape.block_units() * 4096);
     let block = data(1, 0, bytes as usize);
     let put = new.put_with(key(1), &block, &with).wait().expect_err("another's");
     let streamed = new.put_from(key(1), Some(bytes), &block[..], &with).expect_err("another's");
     for why in [put.to_string(), streamed.to_string()] {
-        assert!(why.contains("Client::layout of this one"), "{why}");
+        assert!(why.contains("no such layout in this store"), "{why}");
     }
-    let layout = Some(new.layout(shape).expect("defined anew"));
+    let layout = Some(new.define_layout(shape).expect("defined anew"));
     let with = PutWith { layout, ..PutWith::default() };
-    assert!(new.put_with(key(1), &block, &with).wait().expect("put").is_stored);
+    assert!(new.put_with(key(1), &block, &with).wait().expect("put").is_stored());
 }
 
 #[test]

@@ -12,10 +12,13 @@ use std::time::Duration;
 use adit_driver::serve::parts::receive;
 use adit_kvshare::client::PutWith;
 use adit_kvshare::wire::{
-    Ask, Code, DONE_WORDS, Done, ENTRY_WORDS, Entry, Matter, Message, Run, SCANNED_BYTES, VERSION,
+    Ask, Code, DONE_WORDS, Done, ENTRY_WORDS, Matter, MemoryRun, Message, RequestEntry, VERSION,
+    object_bytes,
 };
-use adit_kvshare::{Client, ClientOptions, Error};
+use adit_kvshare::{Client, ClientOptions, Error, KvStore, PendingAnswer};
 use adit_kvstore::shard::{Digest, Part};
+use adit_kvstore::store::ObjectInfo;
+use adit_kvstore::{Key, Version};
 use zerocopy::{FromZeros, IntoBytes};
 
 use crate::rig::{key, scratch};
@@ -104,7 +107,7 @@ impl Fake {
     }
 
     /// Waits for the next request.
-    fn take(&mut self) -> Entry {
+    fn take(&mut self) -> RequestEntry {
         let tail = || {
             let mut tail = [0; 8];
             self.rings.read_exact_at(&mut tail, REQUESTS_TAIL).expect("read");
@@ -113,7 +116,7 @@ impl Fake {
         while tail() == self.taken {
             std::thread::yield_now();
         }
-        let mut entry = Entry::new_zeroed();
+        let mut entry = RequestEntry::new_zeroed();
         let at = PAGE + self.taken % DEPTH * 8 * ENTRY_WORDS as u64;
         self.rings.read_exact_at(entry.as_mut_bytes(), at).expect("read");
         self.taken += 1;
@@ -132,7 +135,7 @@ impl Fake {
     }
 
     /// Waits for the next request, a get, and returns its tag, its memory and whether it is to be checked.
-    fn take_get(&mut self) -> (u64, Run, bool) {
+    fn take_get(&mut self) -> (u64, MemoryRun, bool) {
         let entry = self.take();
         let Ok(Ask::Get { memory, is_checked, .. }) = Ask::of(&entry) else {
             panic!("a get: {:?}", entry.head)
@@ -277,12 +280,13 @@ fn what_is_read_of_a_value_stays_as_it_was_whatever_the_server_writes() {
 #[test]
 fn a_page_of_a_scan_is_read_once() {
     // An object whose key has 8 bytes, then 500: a length that was checked must not be another when it is used.
-    let head = |key_bytes: u16| {
-        let mut head = [1; SCANNED_BYTES];
-        head[16..].copy_from_slice(&key_bytes.to_le_bytes());
-        head
+    let told = |key_bytes: usize| {
+        let (key, tenant) = (Key::new(&[b'k'; 500][..key_bytes]).expect("a key"), "".into());
+        let (layout, version, ttl_s) = (None, Version(1), None);
+        let info = ObjectInfo { key, bytes: 1, tenant, layout, version, ttl_s, device: 0 };
+        [object_bytes(&info, true), vec![b'k'; 600]].concat()
     };
-    let [short, long] = [8, 500].map(|bytes| [&head(bytes)[..], &[b'k'; 600]].concat());
+    let [short, long] = [8, 500].map(told);
     let serve = |fake: &mut Fake| {
         for _ in 0..300 {
             let entry = fake.take();
@@ -292,7 +296,7 @@ fn a_page_of_a_scan_is_read_once() {
     };
     with_flicker([&short, &long], serve, |client| {
         for _ in 0..300 {
-            let (found, next) = client.scan(b"k", 0).wait().expect("scanned");
+            let (found, next) = client.scan_prefix(b"k", 0, 1000).wait().expect("scanned");
             assert_eq!(next, Some(7));
             for object in found {
                 let key = object.key.as_bytes();

@@ -9,7 +9,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-use adit_kvshare::wire::{Ask, DONE_WORDS, Done, ENTRY_WORDS, Entry, Matter, Message, VERSION};
+use adit_kvshare::wire::{
+    Ask, DONE_WORDS, Done, ENTRY_WORDS, Matter, Message, RequestEntry, VERSION,
+};
 use memmap2::MmapRaw;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -142,12 +144,12 @@ impl Raw {
         self.server_bell.write(1).expect("rung");
     }
 
-    pub(crate) fn push(&mut self, entry: &Entry) {
+    pub(crate) fn push(&mut self, entry: &RequestEntry) {
         self.push_all(std::slice::from_ref(entry));
     }
 
     /// Publishes entries together.
-    pub(crate) fn push_all(&mut self, entries: &[Entry]) {
+    pub(crate) fn push_all(&mut self, entries: &[RequestEntry]) {
         for entry in entries {
             let at = PAGE + self.tail % DEPTH * 8 * ENTRY_WORDS as u64;
             self.rings.write(entry.as_bytes(), at);
@@ -157,7 +159,7 @@ impl Raw {
     }
 
     pub(crate) fn ask(&mut self, ask: &Ask, tag: u64) {
-        self.push(&Entry::of(ask, tag));
+        self.push(&RequestEntry::of(ask, tag));
         self.ring();
     }
 

@@ -1,6 +1,6 @@
 //! What clients learn of removals, and uses that read nothing.
 
-use adit_kvshare::Client;
+use adit_kvshare::{Client, KvStore, PendingAnswer};
 use adit_kvstore::Key;
 use adit_kvstore::store::Removed;
 
@@ -14,7 +14,7 @@ fn named(who: &str, number: u64) -> Key {
 fn read(client: &Client, prefix: &[u8], from: &mut u64) -> (Vec<Key>, bool) {
     let (mut all, mut some_missed) = (Vec::new(), false);
     loop {
-        let asked = client.removals(prefix, Some(*from)).wait().expect("answered");
+        let asked = client.removals(prefix, Some(*from), 1000).wait().expect("answered");
         let Removed { keys, next, missed_some } = asked;
         all.extend(keys);
         some_missed |= missed_some;
@@ -29,7 +29,7 @@ fn read(client: &Client, prefix: &[u8], from: &mut u64) -> (Vec<Key>, bool) {
 fn a_client_learns_what_goes_of_its_keys_whoever_removes_it() {
     let rig = Rig::soft();
     let (mine, other) = (rig.client(), rig.client());
-    let began = mine.removals(b"a/", None).wait().expect("answered");
+    let began = mine.removals(b"a/", None, 1000).wait().expect("answered");
     assert!(began.keys.is_empty() && !began.missed_some);
     let mut from = began.next;
     for number in 0..300 {
@@ -47,14 +47,15 @@ fn a_client_learns_what_goes_of_its_keys_whoever_removes_it() {
     all.sort();
     assert_eq!(read(&mine, b"a/", &mut from), (all, false), "more than a page");
     assert_eq!(read(&mine, b"a/", &mut from), (Vec::new(), false), "once");
-    assert_eq!(mine.removals(&[7; 600], Some(from)).wait().expect("answered").next, from);
+    assert_eq!(mine.removals(&[7; 600], Some(from), 1000).wait().expect("answered").next, from);
     // The pool has its memory back.
-    assert!(mine.put(key(1), &data(1, 0, 3 << 20)).wait().expect("put").is_stored);
+    assert!(mine.put(key(1), &data(1, 0, 3 << 20)).wait().expect("put").is_stored());
 }
 
 #[test]
 fn a_position_of_another_opening_is_told_that_it_missed_some() {
-    let position = |rig: &Rig| rig.client().removals(b"", None).wait().expect("answered").next;
+    let position =
+        |rig: &Rig| rig.client().removals(b"", None, 1000).wait().expect("answered").next;
     let (first, second) = (Rig::soft(), Rig::soft());
     let mut from = position(&first);
     assert_ne!(from, position(&second));

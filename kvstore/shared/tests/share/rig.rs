@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use adit_driver::{Device, DeviceOptions, Target};
 use adit_kvshare::wire::Serving;
-use adit_kvshare::{Client, ClientOptions, Error, Event, Options, Server};
+use adit_kvshare::{Client, ClientOptions, Error, Event, Options, RefusalKind, Server};
 use adit_kvstore::evict::{Policy, PolicyMaker};
 use adit_kvstore::{FormatStore, Key, ObjectId, OpenOptions, Store};
 
@@ -222,6 +222,11 @@ impl Rig {
         });
         gone.collect()
     }
+}
+
+/// Returns whether the server refused a request so.
+pub(crate) fn is_refused(why: &Error, as_kind: RefusalKind) -> bool {
+    matches!(why, Error::Refused { kind, .. } if *kind == as_kind)
 }
 
 fn locked(events: &Mutex<Vec<Event>>) -> MutexGuard<'_, Vec<Event>> {

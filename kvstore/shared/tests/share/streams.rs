@@ -3,10 +3,9 @@
 use std::io::{Cursor, Read, Seek, SeekFrom};
 
 use adit_kvshare::client::PutWith;
-use adit_kvshare::wire::Code;
-use adit_kvshare::{Client, Error};
+use adit_kvshare::{Client, Error, KvStore, PendingAnswer};
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
-use adit_kvstore::shard::Condition;
+use adit_kvstore::shard::{Condition, Failure, Outcome};
 
 use crate::rig::{Rig, data, key};
 
@@ -27,7 +26,7 @@ fn an_object_longer_than_the_pool_is_read_and_put() {
         let with = PutWith::default();
         for (number, bytes) in [(1, Some(LONG as u64)), (2, None), (3, Some(5000)), (4, Some(0))] {
             let put = client.put_from(key(number), bytes, Cursor::new(&all), &with);
-            assert!(put.expect("stored"));
+            assert_eq!(put.expect("stored"), Outcome::Stored);
             assert!(whole(&client, number) == all[..bytes.map_or(LONG, |bytes| bytes as usize)]);
         }
         assert!(client.reader(key(5)).expect("asked").is_none());
@@ -54,7 +53,7 @@ fn a_replaced_object_ends_its_readers() {
     client.put_from(key(1), None, Cursor::new(&all), &with).expect("put");
     let mut reader = client.reader(key(1)).expect("asked").expect("there");
     let begun = reader.next().expect("read").expect("some").to_vec();
-    assert!(other.put(key(1), &data(1, 2, 4000)).wait().expect("put").is_stored);
+    assert!(other.put(key(1), &data(1, 2, 4000)).wait().expect("put").is_stored());
     let mut read = begun;
     let why = loop {
         match reader.next() {
@@ -63,7 +62,7 @@ fn a_replaced_object_ends_its_readers() {
         }
     };
     assert!(read == all[..read.len()], "of one version");
-    assert!(matches!(why, Error::Store(adit_kvstore::Error::Gone { .. })), "{why}");
+    assert!(matches!(why, Error::Gone { .. }), "{why}");
 }
 
 #[test]
@@ -75,16 +74,17 @@ fn what_is_not_put_to_its_end_leaves_nothing() {
     for _ in 0..20 {
         let short = client.put_from(key(1), Some(LONG as u64 + 1), Cursor::new(&all), &with);
         let why = short.expect_err("it ends too soon");
-        assert!(matches!(why, Error::Store(adit_kvstore::Error::Source { .. })), "{why}");
+        assert!(matches!(why, Error::Source { .. }), "{why}");
     }
     assert!(client.reader(key(1)).expect("asked").is_none());
     let huge = client.put_from(key(1), Some(1 << 38), Cursor::new(&all), &with);
-    let code = huge.expect_err("it never fits").code();
-    assert!(matches!(code, Some(Code::TooLarge)), "{code:?}");
+    let why = huge.expect_err("it never fits");
+    assert!(matches!(why, Error::Failed(Failure::TooLarge { .. })), "{why}");
     client.put_from(key(2), None, Cursor::new(&all), &with).expect("put");
     let absent = PutWith { condition: Condition::Absent, ..PutWith::default() };
     let taken = client.put_from(key(2), None, Cursor::new(&all), &absent);
-    assert_eq!(taken.expect_err("it is there").code(), Some(Code::Conflict));
+    let why = taken.expect_err("it is there");
+    assert!(matches!(why, Error::Failed(Failure::Conflict { found: Some(_) })), "{why}");
     let put = client.put(key(3), &all).wait().expect_err("beyond the pool").to_string();
     assert!(put.contains("Client::put_from"), "{put}");
     let got = client.get(key(2)).wait().expect_err("beyond the pool").to_string();
@@ -105,7 +105,7 @@ fn a_kv_block_is_put_and_read_by_layers() {
     let bytes = layout.block_units() * 4096;
     assert_eq!(layout.tensor_bytes() % 4096, 0, "it has no padding");
     let all = data(1, 1, bytes as usize);
-    let layout = Some(client.layout(layout).expect("defined"));
+    let layout = Some(client.define_layout(layout).expect("defined"));
     let with = PutWith { layout, ..PutWith::default() };
     client.put_from(key(1), Some(bytes), Cursor::new(&all), &with).expect("put");
     assert!(whole(&client, 1) == all, "the same bytes");

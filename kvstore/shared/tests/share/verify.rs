@@ -9,10 +9,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use adit_kvshare::client::{Answer, Pending, PutWith, Read};
-use adit_kvshare::wire::Code;
-use adit_kvshare::{Client, Error};
+use adit_kvshare::{Client, KvStore, PendingAnswer};
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
-use adit_kvstore::shard::{Part, Stats};
+use adit_kvstore::shard::{Failure, Outcome, Part, Stats};
 use adit_kvstore::{OpenOptions, Version};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
@@ -61,7 +60,7 @@ fn get_into(client: &Client, number: u64) -> Pending<Read> {
 
 fn bytes_of(read: Read) -> Option<Vec<u8>> {
     let bytes = read.bytes?;
-    Some(read.memory.to_vec()[..bytes as usize].to_vec())
+    Some(read.memory.as_ref().expect("it comes back").to_vec()[..bytes as usize].to_vec())
 }
 
 /// Gets that read all of an object.
@@ -138,8 +137,10 @@ fn a_damaged_layer_of_a_kv_block_is_a_miss() {
     let shape =
         BlockShape { layers, tensors_per_layer, kv_heads: 1, head_dim: 48, dtype, tokens: 48 };
     let layout = Layout::new(shape, Order::LayerMajor { slots: 4 }).expect("a layout");
-    let with =
-        PutWith { layout: Some(client.layout(layout).expect("defined")), ..PutWith::default() };
+    let with = PutWith {
+        layout: Some(client.define_layout(layout).expect("defined")),
+        ..PutWith::default()
+    };
     let (layer_bytes, bytes) = (layout.run_units() * 4096, layout.block_units() * 4096);
     let layer = |number: u64, part| {
         let memory = client.allocate(bytes as usize).expect("memory");
@@ -170,7 +171,7 @@ fn a_damaged_piece_ends_a_reader_and_no_byte_of_it_is_read() {
     let client = rig.client();
     let (bytes, all) = (20 << 20, data(1, 0, 20 << 20));
     let put = client.put_from(key(1), Some(bytes), &all[..], &PutWith::default());
-    assert!(put.expect("put"));
+    assert_eq!(put.expect("put"), Outcome::Stored);
     client.commit().wait().expect("written");
     let at = (17 << 20) + 5;
     rig.damage(&all, at);
@@ -231,6 +232,5 @@ fn a_version_that_is_gone_when_it_is_asked_for_again_is_a_conflict() {
     rig.store.put(key(1), data(1, 1, BYTES)).wait().expect("put");
     let unfinished = pending.wait().expect_err("it was replaced");
     assert!(unfinished.memory.is_some(), "it comes back");
-    let code = Error::from(unfinished).code();
-    assert_eq!(code, Some(Code::Conflict));
+    assert!(matches!(unfinished.failure(), Some(Failure::Conflict { .. })), "{unfinished}");
 }

@@ -8,28 +8,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Wake};
 use std::time::{Duration, Instant};
 
-use adit_kvshare::client::Data;
-use adit_kvshare::{Client, ClientOptions, Error};
+use adit_kvshare::{Client, ClientOptions, Error, KvStore, PendingAnswer};
 use adit_kvstore::shard::Part;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::{TimeVal, TimeValLike};
 
 use crate::rig::{PATIENCE, Rig, data, key};
-
-#[test]
-fn a_function_that_panics_as_it_fills_the_pool_loses_none_of_it() {
-    let rig = Rig::soft();
-    let bytes = 1 << 20;
-    let timeout = Duration::from_secs(5);
-    let options = ClientOptions { pool_bytes: bytes, timeout, ..ClientOptions::default() };
-    let client = rig.client_with(&options);
-    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
-        client.put(key(1), Data::Copied(bytes, &|_| panic!("as arranged")))
-    }));
-    assert!(panicked.is_err());
-    client.put(key(1), &data(1, 0, bytes)).wait().expect("all of the pool is there");
-}
 
 #[test]
 fn threads_of_a_process_share_a_client() {
@@ -84,7 +69,7 @@ fn an_event_loop_is_rung_for_answers_and_shares_the_client_with_threads() {
         loop {
             let still = left.into_iter().filter_map(|pending| match pending.try_wait() {
                 Ok(put) => {
-                    assert!(put.expect("put").is_stored);
+                    assert!(put.expect("put").is_stored());
                     None
                 }
                 Err(pending) => Some(pending),
@@ -130,7 +115,7 @@ fn a_future_is_woken_when_another_call_takes_its_answer() {
         }
     }
     let Poll::Ready(answer) = polled else { unreachable!("seen above") };
-    assert!(answer.expect("put").is_stored);
+    assert!(answer.expect("put").is_stored());
 }
 
 /// Serves a client's futures until the end.
@@ -279,7 +264,7 @@ fn a_server_that_ends_finishes_what_it_has_and_its_clients_are_told() {
     for (number, put) in (0..).zip(puts) {
         match put.wait() {
             Ok(put) => {
-                stored += u64::from(put.is_stored);
+                stored += u64::from(put.is_stored());
                 assert!(rig.store.exists(key(number)).wait().expect("asked"));
             }
             Err(why) => assert!(matches!(*why.error, Error::Lost { .. }), "{why}"),

@@ -15,6 +15,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use adit_driver::memory::AnyBuffer;
 use adit_driver::sys::{SharedBytes, SharedBytesMut};
 
 use super::Store;
@@ -23,7 +24,6 @@ use crate::model::key::Key;
 use crate::model::object::Version;
 use crate::store::answer::{Answer, ObjectInfo, Pending, Value};
 use crate::store::core::Core;
-use crate::store::memory::Unfinished;
 
 /// Minimum number of bytes that are read at once, if pieces are shorter.
 const STEP_BYTES: u64 = 1 << 20;
@@ -34,12 +34,10 @@ const AHEAD: u64 = 2;
 pub trait Pieces {
     /// The bytes of a range.
     type Piece;
-    /// Why a request failed.
-    type Unfinished: Into<Self::Error>;
-    /// Why reading failed.
-    type Error: std::error::Error + From<Error> + Send + Sync + 'static;
-    /// A requested range; `None` if there is no such object.
-    type Asked: Future<Output = Result<Option<Self::Piece>, Self::Unfinished>> + Unpin;
+    /// Memory of the store, of which none is lent.
+    type Lent;
+    /// A range that was asked for; `None` if there is no such object.
+    type Asked: Future<Output = Answer<Option<Self::Piece>, Self::Lent>> + Unpin;
 
     /// Asks for a range of the object.
     fn ask(&mut self, range: Range<u64>) -> Self::Asked;
@@ -47,14 +45,11 @@ pub trait Pieces {
     /// Blocks until a range is there.
     ///
     /// # Errors
-    /// The failure of the request.
-    fn wait(asked: Self::Asked) -> Result<Option<Self::Piece>, Self::Unfinished>;
+    /// Why it is not.
+    fn wait(asked: Self::Asked) -> Answer<Option<Self::Piece>, Self::Lent>;
 
     /// Returns the bytes of a piece, which others may be able to write.
     fn bytes(piece: &Self::Piece) -> SharedBytes<'_>;
-
-    /// Returns whether reading failed because the object has another version now.
-    fn is_conflict(why: &Self::Error) -> bool;
 }
 
 /// Reads an object, or a range of it, in pieces: as values ([`Reader::next`], [`Reader::next_async`]), by
@@ -156,7 +151,7 @@ impl<P: Pieces> Reader<P> {
     /// # Errors
     /// [`Error::Gone`] once the object is replaced or removed; otherwise as a get.
     #[allow(clippy::should_implement_trait, reason = "as that of a batch, it blocks")]
-    pub fn next(&mut self) -> Result<Option<P::Piece>, P::Error> {
+    pub fn next(&mut self) -> Result<Option<P::Piece>, Error> {
         self.give_back();
         loop {
             self.ask();
@@ -171,7 +166,7 @@ impl<P: Pieces> Reader<P> {
     ///
     /// # Errors
     /// As [`Reader::next`].
-    pub async fn next_async(&mut self) -> Result<Option<P::Piece>, P::Error> {
+    pub async fn next_async(&mut self) -> Result<Option<P::Piece>, Error> {
         poll_fn(|context| self.poll_next(context)).await
     }
 
@@ -182,7 +177,7 @@ impl<P: Pieces> Reader<P> {
     pub fn poll_next(
         &mut self,
         context: &mut Context<'_>,
-    ) -> Poll<Result<Option<P::Piece>, P::Error>> {
+    ) -> Poll<Result<Option<P::Piece>, Error>> {
         self.give_back();
         loop {
             self.ask();
@@ -200,7 +195,7 @@ impl<P: Pieces> Reader<P> {
     ///
     /// # Errors
     /// As [`Reader::next`].
-    pub fn read_into(&mut self, into: SharedBytesMut<'_>) -> Result<usize, P::Error> {
+    pub fn read_into(&mut self, into: SharedBytesMut<'_>) -> Result<usize, Error> {
         if !into.is_empty() && self.current.is_none() {
             match self.next()? {
                 Some(piece) => self.keep(piece),
@@ -226,18 +221,17 @@ impl<P: Pieces> Reader<P> {
     fn settled(
         &mut self,
         bytes: u64,
-        answer: Result<Option<P::Piece>, P::Unfinished>,
-    ) -> Result<Option<P::Piece>, P::Error> {
+        answer: Answer<Option<P::Piece>, P::Lent>,
+    ) -> Result<Option<P::Piece>, Error> {
         let gone = Error::Gone { at: self.at, bytes: self.object_bytes };
-        let why = match answer.map_err(Into::into) {
+        let why = match answer.map_err(Error::from) {
             Ok(Some(piece)) if P::bytes(&piece).len() as u64 == bytes => {
                 self.at += bytes;
                 self.has_failed = false;
                 return Ok(Some(piece));
             }
             // A version has one length.
-            Ok(_) => gone.into(),
-            Err(why) if P::is_conflict(&why) => gone.into(),
+            Ok(_) | Err(Error::Failed(Failure::Conflict { .. })) => gone,
             Err(why) => {
                 // A request that waited while its caller did something else may have come too late.
                 self.ahead.clear();
@@ -287,13 +281,9 @@ impl<P: Pieces> Reader<P> {
     }
 }
 
-fn failed<P: Pieces>(why: P::Error) -> io::Error {
-    io::Error::other(why)
-}
-
 impl<P: Pieces> io::Read for Reader<P> {
     fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        self.read_into(into.into()).map_err(failed::<P>)
+        self.read_into(into.into()).map_err(io::Error::other)
     }
 }
 
@@ -323,7 +313,7 @@ where
     ) -> Poll<io::Result<()>> {
         let reader = self.get_mut();
         if into.remaining() > 0 && reader.current.is_none() {
-            match ready!(reader.poll_next(context)).map_err(failed::<P>)? {
+            match ready!(reader.poll_next(context)).map_err(io::Error::other)? {
                 Some(piece) => reader.keep(piece),
                 None => return Poll::Ready(Ok(())),
             }
@@ -352,8 +342,7 @@ pub struct StorePieces {
 
 impl Pieces for StorePieces {
     type Piece = Value;
-    type Unfinished = Unfinished;
-    type Error = Error;
+    type Lent = AnyBuffer;
     type Asked = Pending<Option<Value>>;
 
     fn ask(&mut self, range: Range<u64>) -> Pending<Option<Value>> {
@@ -367,10 +356,6 @@ impl Pieces for StorePieces {
 
     fn bytes(piece: &Value) -> SharedBytes<'_> {
         (&piece[..]).into()
-    }
-
-    fn is_conflict(why: &Error) -> bool {
-        matches!(why, Error::Failed(Failure::Conflict { .. }))
     }
 }
 

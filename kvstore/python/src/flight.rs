@@ -1,0 +1,262 @@
+//! One request in progress, of a store of this process or of a connection to one.
+//!
+//! Nothing here touches a Python object but through the address and length of its buffer.
+
+use std::pin::Pin;
+use std::sync::atomic::AtomicU64;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use adit_driver::Buffer;
+use adit_driver::memory::AnyBuffer;
+use adit_kvshare::{Client, KvStore, PendingAnswer, Span, StoredBytes};
+use adit_kvstore::store::{Answer, Put, PutWith, Read, Removed, Unfinished, Value};
+use adit_kvstore::{Key, Store};
+
+use crate::answer::Answered;
+use crate::lending::Loan;
+use crate::view::View;
+
+/// How to look for an answer.
+#[derive(Clone, Copy)]
+pub(crate) enum Look<'a> {
+    /// Block until it is there, no longer than this.
+    Wait(Duration),
+    /// Have the waker called if it is not there.
+    Poll(&'a Waker),
+}
+
+/// The differences between stores that the wheel has to know beyond their calls: how memory comes back, and whether
+/// values may hold it.
+pub(crate) trait Backend: KvStore {
+    /// Whether the store does not count the copies of data that is put.
+    const COPIES_UNCOUNTED: bool;
+
+    /// Returns the run that was lent, if it came back.
+    fn run(lent: Self::Lent) -> Option<Self::Memory>;
+
+    /// Returns a value that may wait until Python's object for it is made, or a copy if others wait for its memory.
+    fn answered(value: Option<Self::Value>) -> Answered;
+
+    /// Returns a value that may wait for its turn to be copied to a buffer, or the value if others wait for its memory.
+    fn kept(value: Self::Value) -> Result<Value, Self::Value>;
+
+    /// Returns a request among those of either kind.
+    fn flying(flight: Flight<Self>) -> AnyFlight;
+
+    /// Stores objects; in a store of this process as a sequence of KV blocks if there is a layout.
+    fn put_all<'a>(
+        &self,
+        items: Vec<(Key, Self::Data<'a>)>,
+        with: &PutWith,
+    ) -> Self::Batch<Put<Self::Lent>>;
+}
+
+impl Backend for Store {
+    const COPIES_UNCOUNTED: bool = false;
+
+    fn run(lent: AnyBuffer) -> Option<Buffer> {
+        match lent {
+            AnyBuffer::One(run) => Some(run),
+            AnyBuffer::None => None,
+            AnyBuffer::Many(_) => unreachable!("one run was lent, and comes back in one piece"),
+        }
+    }
+
+    fn answered(value: Option<Value>) -> Answered {
+        Answered::Value(value)
+    }
+
+    fn kept(value: Value) -> Result<Value, Value> {
+        Ok(value)
+    }
+
+    fn flying(flight: Flight<Store>) -> AnyFlight {
+        AnyFlight::Store(flight)
+    }
+
+    fn put_all<'a>(&self, items: Vec<(Key, Self::Data<'a>)>, with: &PutWith) -> Self::Batch<Put> {
+        match &with.layout {
+            Some(layout) => self.put_blocks(layout, items, with),
+            None => self.put_many(items, with),
+        }
+    }
+}
+
+impl Backend for Client {
+    const COPIES_UNCOUNTED: bool = true;
+
+    fn run(lent: Option<Span>) -> Option<Span> {
+        lent
+    }
+
+    fn answered(value: Option<Self::Value>) -> Answered {
+        Answered::Bytes(value.map(|value| value.to_vec()))
+    }
+
+    fn kept(value: Self::Value) -> Result<Value, Self::Value> {
+        Err(value)
+    }
+
+    fn flying(flight: Flight<Client>) -> AnyFlight {
+        AnyFlight::Client(flight)
+    }
+
+    fn put_all<'a>(
+        &self,
+        items: Vec<(Key, Self::Data<'a>)>,
+        with: &PutWith,
+    ) -> Self::Batch<Put<Option<Span>>> {
+        self.put_many(items, with)
+    }
+}
+
+/// One request, and what it needs once it is answered. A request that was answered has left its place.
+pub(crate) enum Flight<S: Backend> {
+    Put(Option<S::Pending<Put<S::Lent>>>, Option<Loan<S::Memory>>),
+    Get(Option<S::Pending<Option<S::Value>>>),
+    /// Reads into memory of a pool, from which the view's is filled.
+    Copy(Option<S::Pending<Option<S::Value>>>, Option<View>),
+    /// Reads into memory that was lent.
+    Read(Option<S::Pending<Read<S::Lent>>>, Option<Loan<S::Memory>>),
+    Flag(Option<S::Pending<bool>>),
+    Count(Option<S::Pending<usize>>),
+    Removals(Option<S::Pending<Removed>>),
+    Commit(Option<S::Pending<()>>),
+}
+
+/// A request of either kind.
+pub(crate) enum AnyFlight {
+    Store(Flight<Store>),
+    Client(Flight<Client>),
+}
+
+impl AnyFlight {
+    /// Returns the answer if it is there.
+    pub(crate) fn look(
+        &mut self,
+        how: Look<'_>,
+        copied: &AtomicU64,
+        spent: &mut Vec<View>,
+    ) -> Option<Answered> {
+        match self {
+            AnyFlight::Store(flight) => flight.look(how, copied, spent),
+            AnyFlight::Client(flight) => flight.look(how, copied, spent),
+        }
+    }
+
+    /// Takes the view of a request that is given up, to be released.
+    pub(crate) fn take_view(&mut self) -> Option<View> {
+        match self {
+            AnyFlight::Store(Flight::Copy(_, view)) | AnyFlight::Client(Flight::Copy(_, view)) => {
+                view.take()
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<S: Backend> Flight<S> {
+    fn look(
+        &mut self,
+        how: Look<'_>,
+        copied: &AtomicU64,
+        spent: &mut Vec<View>,
+    ) -> Option<Answered> {
+        match self {
+            Flight::Put(pending, loan) => land(pending, how, |answer| {
+                let stored = |put: Put<S::Lent>| (Answered::Flag(put.is_stored()), put.memory);
+                returned::<S>(answer.map(stored), loan.take())
+            }),
+            Flight::Read(pending, loan) => land(pending, how, |answer| {
+                let read = |read: Read<S::Lent>| (Answered::Length(read.bytes), read.memory);
+                returned::<S>(answer.map(read), loan.take())
+            }),
+            Flight::Copy(pending, view) => land(pending, how, |answer| {
+                let view = view.take().expect("the view is there until the answer");
+                let value = match answer {
+                    // A caller that polls has a loop to go on with: the copy is made in turns.
+                    Ok(Some(value)) if matches!(how, Look::Poll(_)) => match S::kept(value) {
+                        Ok(value) => return Answered::Copy(value, view),
+                        Err(value) => Ok(Some(value)),
+                    },
+                    other => other,
+                };
+                let copy = |value: Option<S::Value>| {
+                    Answered::copied(&view, value.as_ref().map(S::Value::bytes), copied)
+                };
+                let answered = plain(value, copy);
+                spent.push(view);
+                answered
+            }),
+            Flight::Get(pending) => land(pending, how, |answer| plain(answer, S::answered)),
+            Flight::Flag(pending) => land(pending, how, |answer| plain(answer, Answered::Flag)),
+            Flight::Count(pending) => land(pending, how, |answer| {
+                plain(answer, |count: usize| Answered::Count(count as u64))
+            }),
+            Flight::Removals(pending) => {
+                land(pending, how, |answer| plain(answer, Answered::Removals))
+            }
+            Flight::Commit(pending) => {
+                land(pending, how, |answer| plain(answer, |()| Answered::Done))
+            }
+        }
+    }
+}
+
+/// Waits for at most `at_most`, and no longer than a request's own patience.
+///
+/// # Errors
+/// The request if it is not answered by then.
+pub(crate) fn wait_for<P: PendingAnswer>(pending: P, at_most: Duration) -> Result<P::Output, P> {
+    match pending.patience() {
+        // It answers that it was too late.
+        Duration::ZERO => Ok(pending.wait()),
+        patience => pending.wait_timeout(at_most.min(patience)),
+    }
+}
+
+/// Looks for the answer of one request, and settles it.
+fn land<P: PendingAnswer>(
+    place: &mut Option<P>,
+    how: Look<'_>,
+    settle: impl FnOnce(P::Output) -> Answered,
+) -> Option<Answered> {
+    const ONCE: &str = "a request is answered once";
+    let answer = match how {
+        Look::Wait(at_most) => match wait_for(place.take().expect(ONCE), at_most) {
+            Ok(answer) => answer,
+            Err(pending) => {
+                *place = Some(pending);
+                return None;
+            }
+        },
+        Look::Poll(waker) => {
+            let pending = Pin::new(place.as_mut().expect(ONCE));
+            let Poll::Ready(answer) = pending.poll(&mut Context::from_waker(waker)) else {
+                return None;
+            };
+            *place = None;
+            answer
+        }
+    };
+    Some(settle(answer))
+}
+
+/// Settles an answer that brings back lent memory.
+pub(crate) fn returned<S: Backend>(
+    answer: Answer<(Answered, S::Lent), S::Lent>,
+    loan: Option<Loan<S::Memory>>,
+) -> Answered {
+    let failed = |Unfinished { error, memory }| (Answered::Failed(*error), memory);
+    let (answered, lent) = answer.unwrap_or_else(failed);
+    if let Some(loan) = loan {
+        loan.give(S::run(lent));
+    }
+    answered
+}
+
+/// Settles an answer without memory.
+pub(crate) fn plain<T, M>(answer: Answer<T, M>, then: impl FnOnce(T) -> Answered) -> Answered {
+    answer.map_or_else(|why| Answered::Failed(*why.error), then)
+}

@@ -58,7 +58,7 @@ impl Rig {
     ) -> Result<Rig> {
         let load = Load::new(gpu, blocks)?;
         let span = server.span();
-        let limits = cut::Shape {
+        let limits = cut::CutLimits {
             lba_shift: shape.lba_shift,
             lba_count: shape.lbas,
             max_bytes: 1 << 20,

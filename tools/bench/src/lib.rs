@@ -3,7 +3,6 @@
 //! | module | noun |
 //! |---|---|
 //! | `options` | fio's language: command lines, job files, and the jobs they describe |
-//! | `guard` | refuses to overwrite data that is in use or signed |
 //! | `run` | the jobs' threads, and the loop that is measured |
 //! | `workload` | which I/O is next |
 //! | `data` | what written blocks hold, and whether what is read is what was written |
@@ -14,8 +13,6 @@
 mod command;
 mod data;
 mod errors;
-mod guard;
-
 mod logs;
 mod measure;
 mod options;
@@ -27,18 +24,11 @@ mod way;
 mod workload;
 
 pub use command::{BenchCommand, command, verdict};
-pub use data::noise;
-pub use guard::{Permission, Written, check as check_destruction};
-pub use measure::Latency;
 pub use options::command_line::unknown_option;
-pub use options::draft::PERCENTILES;
-pub use options::{Distribution, Request, RunOptions, Section};
-pub use outcome::{JobOutcome, RunOutcome, Warning, WayOutcome};
-pub use report::moments;
+pub use options::{Request, RunOptions, Section};
+pub use outcome::{JobOutcome, RunOutcome, WayOutcome};
 pub use run::run_on;
 pub use way::{PerWay, Way};
-pub use workload::distribution::Draw;
-pub use workload::random::{Stream, below, mix};
 
 /// fio's language, for the fuzz target of job files.
 pub mod language {

@@ -1,112 +1,11 @@
-//! A job's counts while it runs: latencies, transfers, depths.
-//!
-//! Nothing allocates after construction. Latencies go into a histogram with three significant digits up to
-//! [`LATENCY_NS_MAX`]; minimum, maximum, mean and deviation are exact.
+//! A job's counts while it runs: transfers, rates over time, depths.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use hdrhistogram::Histogram;
+use adit_load::Latency;
 
 use super::outcome::WayOutcome;
-
-/// The histogram's upper bound; percentiles count longer latencies as this long.
-const LATENCY_NS_MAX: u64 = 1 << 40;
-
-/// Latencies of one way.
-#[derive(Clone, Debug)]
-pub struct Latency {
-    histogram: Histogram<u64>,
-    min_ns: u64,
-    max_ns: u64,
-    sum_ns: f64,
-    sum_squares: f64,
-}
-
-impl Default for Latency {
-    fn default() -> Latency {
-        Latency::new()
-    }
-}
-
-impl Latency {
-    /// Without a value.
-    pub fn new() -> Latency {
-        let histogram = Histogram::new_with_max(LATENCY_NS_MAX, 3).expect("the bounds are valid");
-        Latency { histogram, min_ns: u64::MAX, max_ns: 0, sum_ns: 0.0, sum_squares: 0.0 }
-    }
-
-    /// Counts one.
-    #[inline]
-    pub fn record(&mut self, latency_ns: u64) {
-        self.record_many(latency_ns, 1);
-    }
-
-    /// Records `count` equal latencies.
-    #[inline]
-    pub fn record_many(&mut self, latency_ns: u64, count: u64) {
-        self.histogram.saturating_record_n(latency_ns, count);
-        self.min_ns = self.min_ns.min(latency_ns);
-        self.max_ns = self.max_ns.max(latency_ns);
-        let (ns, times) = (latency_ns as f64, count as f64);
-        self.sum_ns += ns * times;
-        self.sum_squares += ns * ns * times;
-    }
-
-    /// Returns each latency that occurred, to the histogram's resolution, with its count; ascending.
-    pub(crate) fn bins(&self) -> impl Iterator<Item = (u64, u64)> {
-        let bins = self.histogram.iter_recorded();
-        bins.map(|bin| (bin.value_iterated_to().min(self.max_ns), bin.count_at_value()))
-    }
-
-    /// Adds those of `other`.
-    pub fn merge(&mut self, other: &Latency) {
-        self.histogram.add(&other.histogram).expect("all have the same bounds");
-        self.min_ns = self.min_ns.min(other.min_ns);
-        self.max_ns = self.max_ns.max(other.max_ns);
-        self.sum_ns += other.sum_ns;
-        self.sum_squares += other.sum_squares;
-    }
-
-    /// How many there are.
-    pub fn count(&self) -> u64 {
-        self.histogram.len()
-    }
-
-    /// Returns the minimum; 0 without latencies.
-    pub fn min_ns(&self) -> u64 {
-        if self.count() == 0 { 0 } else { self.min_ns }
-    }
-
-    /// The longest; 0 without any.
-    pub fn max_ns(&self) -> u64 {
-        self.max_ns
-    }
-
-    /// The mean; 0 without any.
-    pub fn mean_ns(&self) -> f64 {
-        if self.count() == 0 { 0.0 } else { self.sum_ns / self.count() as f64 }
-    }
-
-    /// Returns the sample standard deviation.
-    pub fn deviation_ns(&self) -> f64 {
-        let count = self.count() as f64;
-        if count < 2.0 {
-            return 0.0;
-        }
-        ((self.sum_squares - self.sum_ns * self.sum_ns / count) / (count - 1.0)).max(0.0).sqrt()
-    }
-
-    /// Returns the latency that `percent` of all do not exceed.
-    pub fn percentile_ns(&self, percent: f64) -> u64 {
-        self.histogram.value_at_percentile(percent).min(self.max_ns)
-    }
-
-    /// Counts latencies below `ns`, to the histogram's resolution.
-    pub(crate) fn count_below(&self, ns: u64) -> u64 {
-        if self.count() == 0 || ns == 0 { 0 } else { self.histogram.count_between(0, ns - 1) }
-    }
-}
 
 impl WayOutcome {
     pub(crate) fn new() -> WayOutcome {
@@ -298,37 +197,6 @@ fn percent(part: u64, whole: u64) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_latency_knows_its_moments() {
-        let mut latency = Latency::new();
-        for ns in [100, 200, 300] {
-            latency.record(ns);
-        }
-        assert_eq!((latency.min_ns(), latency.max_ns(), latency.count()), (100, 300, 3));
-        assert!((latency.mean_ns() - 200.0).abs() < 1e-9);
-        assert!((latency.deviation_ns() - 100.0).abs() < 1e-9);
-        assert_eq!(latency.percentile_ns(50.0), 200);
-        assert_eq!(latency.percentile_ns(99.99), 300);
-    }
-
-    #[test]
-    fn no_latency_is_all_zero() {
-        let latency = Latency::new();
-        assert_eq!((latency.min_ns(), latency.max_ns(), latency.percentile_ns(99.0)), (0, 0, 0));
-        assert_eq!((latency.mean_ns(), latency.deviation_ns()), (0.0, 0.0));
-        assert_eq!(latency.count_below(1000), 0);
-    }
-
-    #[test]
-    fn merging_is_recording_all() {
-        let (mut a, mut b) = (Latency::new(), Latency::new());
-        a.record(5);
-        b.record(5_000_000_000_000);
-        a.merge(&b);
-        assert_eq!((a.count(), a.min_ns(), a.max_ns()), (2, 5, 5_000_000_000_000));
-        assert_eq!(a.count_below(100), 1);
-    }
 
     #[test]
     fn rates_of_jobs_side_by_side_are_summed() {

@@ -4,12 +4,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use adit_driver::Stats;
+use adit_load::Latency;
 
 use super::errors::Errors;
-use super::measure::{Latency, Levels, Samples};
+use super::measure::{Levels, Samples};
 use super::options::Section;
 use super::run::cpu::Cpu;
 use super::way::{PerWay, Way};
+use crate::output::Warning;
 
 /// The outcome of a run, or its state so far.
 #[derive(Debug)]
@@ -48,15 +50,6 @@ pub(crate) struct DiskOutcome {
     pub(crate) queue_ms: u64,
     /// Percentage of the time with at least one I/O in progress.
     pub(crate) busy_percent: f64,
-}
-
-/// A reason to doubt the figures.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Warning {
-    /// A word for programs, such as `generator-limited`.
-    pub code: &'static str,
-    /// A sentence for people.
-    pub text: String,
 }
 
 /// How time was measured.

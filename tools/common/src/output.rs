@@ -13,6 +13,15 @@ use serde::Serialize;
 use crate::failure::{Failure, Result};
 use crate::human::{printable, printable_lines};
 
+/// A warning of a report.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Warning {
+    /// A word for programs, such as `data-destroyed`.
+    pub code: &'static str,
+    /// A sentence for people.
+    pub text: String,
+}
+
 /// The destination of a report.
 ///
 /// A closed pipe (`adit identify … | head -1`) is no failure: the rest is dropped.

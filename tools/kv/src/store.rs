@@ -5,7 +5,7 @@ use adit_driver::target::KernelPath;
 use adit_driver::{Device, DeviceOptions, Target};
 
 use crate::failure::{Failure, Result};
-use adit_bench::{Permission, Written, check_destruction};
+use adit_setup::guard::{self, Permission, Written};
 
 /// Requested I/O queues: the most shards a store can use on a controller that grants them.
 const QUEUES: u16 = 64;
@@ -98,7 +98,7 @@ pub fn guard(targets: &[Target], devices: &[Device], force: bool) -> Result<()> 
     let written: Vec<Written<'_>> =
         written.map(|(target, device)| Written { target, device, is_ours: true }).collect();
     let permission = Permission { option: "--force", is_given: force, spares_stores: false };
-    let checked = check_destruction(&written, permission);
+    let checked = guard::check(&written, permission);
     for warning in checked.inspect_err(|_| devices.iter().for_each(Device::take_back_file))? {
         tracing::warn!("{}", warning.text);
     }

@@ -7,7 +7,8 @@
 //! before the first change, so that `restore` can complete or undo an interrupted run.
 //!
 //! A device in use is never taken: [`inventory`] finds mounts, swap, holders, signatures and open files, and
-//! `bind` claims the block devices exclusively while it removes the driver.
+//! `bind` claims the block devices exclusively while it removes the driver. [`guard`] asks the same of devices that other
+//! commands are about to write to.
 
 mod args;
 mod bind;
@@ -15,6 +16,7 @@ mod change;
 mod device;
 mod doctor;
 mod grant;
+pub mod guard;
 mod hugepages;
 mod inventory;
 mod lock;
@@ -34,8 +36,7 @@ mod tree;
 
 pub use args::SetupArgs;
 use args::SetupCommand;
-pub use inventory::{Disk, Process, Signature, Use, disk_of_file, signatures_of_file, told_once};
-pub use root::Root;
+use root::Root;
 
 use adit_tools_common::{failure, human, interrupt, output, process, units};
 use failure::Result;

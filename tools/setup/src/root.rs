@@ -32,7 +32,7 @@ const CLOSED: &str = "permission denied";
 
 /// The files of one machine.
 #[derive(Debug)]
-pub struct Root {
+pub(crate) struct Root {
     base: PathBuf,
     live: bool,
     /// Paths read so far.
@@ -47,7 +47,7 @@ impl Root {
     ///
     /// # Errors
     /// When `sysroot` does not exist or is no recording.
-    pub fn open(sysroot: Option<&Path>) -> Result<Root> {
+    pub(crate) fn open(sysroot: Option<&Path>) -> Result<Root> {
         let Some(path) = sysroot else { return Ok(Root::at("/".into(), true, None)) };
         let cannot = |why: &dyn std::fmt::Display| {
             Failure::usage(format!(
@@ -68,8 +68,9 @@ impl Root {
         Root { base, live, noted: Mutex::default(), _scratch: scratch }
     }
 
-    /// The machine that `text` describes, in the form of a recording.
-    pub fn recorded(text: &str) -> Root {
+    /// Returns the machine that `text` describes, in the form of a recording.
+    #[cfg(test)]
+    pub(crate) fn recorded(text: &str) -> Root {
         let scratch = tree::unpack(text).expect("a recording");
         Root::at(scratch.path().to_owned(), false, Some(scratch))
     }

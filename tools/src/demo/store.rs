@@ -15,8 +15,8 @@ use adit_kvstore::{FormatStore, Store};
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
-use adit_bench::Latency;
 use adit_kv::{Blocks, Session};
+use adit_load::Latency;
 
 const MODEL: &str = "llama-3-8b";
 /// Size of the store's file: room for the prefix and later blocks.

@@ -3,22 +3,22 @@
 //! A verifying job fills each block before each write with data that follows from its offset, run and step.
 //! Other jobs fill their buffers once and change a small part for each write.
 
-mod contents;
 mod fio_header;
+mod payload;
 mod stamp;
 pub(crate) mod state;
 
 use std::path::PathBuf;
 
-pub use contents::noise;
 pub(crate) use stamp::{Identity, Mismatch, Writer};
 
-use contents::Contents;
+use payload::payload_of;
 use stamp::HEADER_BYTES;
+
+use adit_load::{Payload, mix, scramble};
 
 use super::options::{BlockSizes, JobOptions, VerifyKind};
 use super::way::Way;
-use super::workload::random::mix;
 use super::workload::{gcd, unit_bytes};
 
 /// The contents of a job's blocks, separate for each thread.
@@ -26,7 +26,7 @@ use super::workload::{gcd, unit_bytes};
 pub(crate) struct Data {
     name: String,
     seed: u64,
-    contents: Contents,
+    payload: Payload,
     verify: Option<Verify>,
     change: Change,
     /// How many times buffers were filled or changed.
@@ -55,27 +55,27 @@ impl Data {
     /// # Errors
     /// The request contradicts itself; says what to do.
     pub(crate) fn new(job: &JobOptions, seed: u64) -> Result<Data, String> {
-        let plain = Contents::new(job)?;
+        let plain = payload_of(job)?;
         let change = match &plain {
             plain if plain.has_offsets() => Change::Refill,
             plain if !plain.is_noisy() => Change::Nothing,
-            Contents::Mixed(_) => Change::Refill,
+            Payload::Mixed(_) => Change::Refill,
             _ if job.buffers.refill_buffers => Change::Refill,
             _ if job.buffers.scramble_buffers => Change::Scramble,
             _ => Change::Nothing,
         };
-        let (contents, verify) = match verify_of(job)? {
+        let (payload, verify) = match verify_of(job)? {
             Some((verify, Some(pattern))) => (pattern, Some(verify)),
             Some((verify, None)) => (plain, Some(verify)),
             None => (plain, None),
         };
-        Ok(Data { name: job.name.clone(), seed, contents, verify, change, count: 0 })
+        Ok(Data { name: job.name.clone(), seed, payload, verify, change, count: 0 })
     }
 
     /// Fills a writing job's buffer, once for each.
     pub(crate) fn initial(&mut self, buffer: &mut [u8]) {
         let seed = self.next_seed();
-        self.contents.fill(buffer, 0, seed);
+        self.payload.fill(buffer, 0, seed);
     }
 
     /// Returns whether [`before_write`](Data::before_write) must be called.
@@ -91,9 +91,9 @@ impl Data {
             (None, Change::Nothing) => {}
             (None, Change::Refill) => {
                 let seed = self.next_seed();
-                self.contents.fill(block, offset, seed);
+                self.payload.fill(block, offset, seed);
             }
-            (None, Change::Scramble) => contents::scramble(block, self.next_seed()),
+            (None, Change::Scramble) => scramble(block, self.next_seed()),
         }
     }
 
@@ -106,8 +106,8 @@ impl Data {
         let mut offset = expected.offset;
         for part in block.chunks(verify.interval.unwrap_or(block.len())) {
             let expected = Identity { offset, ..expected };
-            match &self.contents {
-                Contents::Pattern(pattern) if verify.kind == VerifyKind::Pattern => {
+            match &self.payload {
+                Payload::Pattern(pattern) if verify.kind == VerifyKind::Pattern => {
                     stamp::check_pattern(part, pattern, offset)?;
                 }
                 _ => stamp::check(part, verify.kind, expected)?,
@@ -141,9 +141,9 @@ impl Data {
         for part in block.chunks_mut(interval) {
             let seed = writer.data_seed(offset);
             if verify.kind == VerifyKind::Pattern {
-                self.contents.fill(part, offset, seed);
+                self.payload.fill(part, offset, seed);
             } else {
-                self.contents.fill(&mut part[HEADER_BYTES..], offset, seed);
+                self.payload.fill(&mut part[HEADER_BYTES..], offset, seed);
                 stamp::stamp(part, verify.kind, offset, writer);
             }
             offset += part.len() as u64;
@@ -157,7 +157,7 @@ impl Data {
 }
 
 /// Returns how `job` verifies, and the contents of its blocks if verification changes them.
-fn verify_of(job: &JobOptions) -> Result<Option<(Verify, Option<Contents>)>, String> {
+fn verify_of(job: &JobOptions) -> Result<Option<(Verify, Option<Payload>)>, String> {
     let Some(options) = &job.verify else { return Ok(None) };
     let way = if job.rw.writes { Way::Write } else { Way::Read };
     let interval = options.interval.map(|bytes| interval(bytes, &job.bs[way]));
@@ -169,11 +169,11 @@ fn verify_of(job: &JobOptions) -> Result<Option<(Verify, Option<Contents>)>, Str
         ));
     }
     if let Some(pattern) = &options.pattern {
-        contents::checked(pattern, "verify_pattern")?;
+        pattern.check("verify_pattern")?;
     } else if options.kind == VerifyKind::Pattern {
         return Err("verify=pattern does not say which: give verify_pattern".to_owned());
     }
-    let pattern = options.pattern.clone().map(Contents::Pattern);
+    let pattern = options.pattern.clone().map(Payload::Pattern);
     let interval = interval.map(|bytes| bytes as usize);
     Ok(Some((Verify { kind: options.kind, interval }, pattern)))
 }
@@ -191,9 +191,10 @@ fn interval(bytes: u64, sizes: &BlockSizes) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{BufferOptions, Pattern, VerifyOptions};
+    use crate::options::{BufferOptions, VerifyOptions};
     use crate::way::PerWay;
     use crate::workload::tests::sample::{job, verify};
+    use adit_load::Pattern;
 
     const WRITER: Writer = Writer { seed: 7, generation: 3 };
     const HERE: Identity = Identity { offset: 8192, writer: Some(WRITER) };

@@ -16,15 +16,14 @@
 
 use std::fmt;
 
+use adit_load::{Pattern, mix};
 use clap::ValueEnum;
 use crc_fast::{CrcAlgorithm, checksum};
 use md5::{Digest, Md5};
 use xxhash_rust::xxh64::xxh64;
 
-use super::contents::first_difference;
 use super::fio_header::Header;
-use crate::options::{Pattern, VerifyKind};
-use crate::workload::random::mix;
+use crate::options::VerifyKind;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ADITBLK2");
 /// Length of a header; no block is shorter.
@@ -115,7 +114,7 @@ fn checked(block: &[u8], kind: VerifyKind, expected: Identity) -> Result<(), Cau
 /// # Errors
 /// The first differing byte, or the kind of a header found instead.
 pub(super) fn check_pattern(block: &[u8], pattern: &Pattern, offset: u64) -> Result<(), Mismatch> {
-    let Some((at, expected)) = first_difference(pattern, block, offset) else { return Ok(()) };
+    let Some((at, expected)) = pattern.first_difference(block, offset) else { return Ok(()) };
     let has_header = block.len() >= HEADER_BYTES && get(block, 0) == MAGIC;
     let cause = match kind_of(block).filter(|_| has_header) {
         Some(got) => Cause::Kind { expected: VerifyKind::Pattern, got },

@@ -3,6 +3,8 @@
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use adit_load::{Distribution, PERCENTILES};
+
 use super::iolog::ReplayOptions;
 use super::{
     AmountOptions, BatchOptions, BlockSizes, BufferOptions, CpuOptions, Disabled, Engine,
@@ -10,16 +12,10 @@ use super::{
     PlacementOptions, RandomOptions, RateOptions, ReportOptions, Sequencer, SteadyOf, SteadyState,
     VerifyKind, VerifyOptions, Workload,
 };
-use super::{Distribution, FileOrder, FileService, Flow, RateProcess, ThinkTime};
+use super::{FileOrder, FileService, Flow, RateProcess, ThinkTime};
 
 use crate::units::{KbBase, Size};
 use crate::way::PerWay;
-
-/// fio's default percentiles.
-pub const PERCENTILES: [f64; 17] = [
-    1.0, 5.0, 10.0, 20.0, 30.0, 40.0, 50.0, 60.0, 70.0, 80.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.95,
-    99.99,
-];
 
 /// The name of a job without one.
 pub(crate) const NAME: &str = "adit";

@@ -14,7 +14,6 @@ mod grammar;
 pub(crate) mod iolog;
 pub(crate) mod jobfile;
 pub(crate) mod others;
-mod pattern;
 mod rows;
 mod run;
 mod set;
@@ -31,11 +30,11 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_driver::paths::Durability;
+use adit_load::{Distribution, Pattern};
 
 pub(crate) use check::writes;
 pub use command_line::BenchArgs;
 pub use run::RunOptions;
-pub use values::Distribution;
 pub(crate) use values::*;
 
 use super::errors::Tolerance;

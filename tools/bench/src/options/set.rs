@@ -1,6 +1,7 @@
 //! Parses and stores the value of each supported option.
 
 use adit_driver::paths::Durability;
+use adit_load::Pattern;
 use nix::errno::Errno;
 
 use super::draft::Draft;
@@ -8,7 +9,7 @@ use super::grammar::{
     MS, Parsed, SECOND, US, choice, count, fraction, numbers, per_way, percent, size, switch, time,
     times, whole, within, within_u32, word,
 };
-use super::{Disabled, FileService, Pattern, VerifyKind, iolog, pattern, targets, workload};
+use super::{Disabled, FileService, VerifyKind, iolog, targets, workload};
 use crate::units::KbBase;
 
 /// The longest queue NVMe allows, in entries.
@@ -262,7 +263,7 @@ fn verification(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
         "verify_interval" => options.interval = Some(within(text, base, 80, 1 << 30)?),
         // As in fio, `verify_pattern` alone turns on verification, with headers.
         "verify_pattern" => {
-            options.pattern = Some(pattern::parse(text)?);
+            options.pattern = Some(text.parse()?);
             draft.verifies |= !draft.is_verify_given;
         }
         "verify_state_save" => options.state_save = Some(switch(text)?),
@@ -410,7 +411,7 @@ fn max_latency(text: &str) -> Parsed<Option<std::time::Duration>> {
 }
 
 fn buffer_pattern(text: &str) -> Parsed<Pattern> {
-    let pattern = pattern::parse(text)?;
+    let pattern: Pattern = text.parse()?;
     match pattern.offsets_at.is_empty() {
         true => Ok(pattern),
         false => Err("%o is for verify_pattern".to_owned()),

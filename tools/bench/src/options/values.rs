@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use adit_load::Pattern;
 use clap::ValueEnum;
 
 /// `rw`.
@@ -68,40 +69,6 @@ impl BlockSizes {
     pub(crate) fn max(&self) -> u64 {
         self.listed().into_iter().max().unwrap_or(0)
     }
-}
-
-/// `random_distribution`.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub enum Distribution {
-    /// All blocks are equally frequent.
-    #[default]
-    Uniform,
-    /// Zipf with exponent theta. The center is the position of the most frequent block in the region (0 to 1);
-    /// by default it is arbitrary.
-    Zipf {
-        /// The exponent.
-        theta: f64,
-        /// The position of the most frequent block.
-        center: Option<f64>,
-    },
-    /// Pareto with power h.
-    Pareto {
-        /// The power, 0 to 1.
-        power: f64,
-        /// As for Zipf.
-        center: Option<f64>,
-    },
-    /// Normal, with a deviation in percent of the region.
-    Normal {
-        /// The standard deviation, in percent of the region.
-        deviation: f64,
-        /// As for Zipf.
-        center: Option<f64>,
-    },
-    /// Consecutive zones: share of accesses and share of the region, both in percent.
-    Zoned(Vec<(f64, f64)>),
-    /// Consecutive zones with sizes in bytes.
-    ZonedAbs(Vec<(f64, u64)>),
 }
 
 /// `ioengine`, for the supported paths.
@@ -215,14 +182,6 @@ pub(crate) enum SteadyOf {
     Bandwidth,
     /// The slope of bandwidth is small.
     BandwidthSlope,
-}
-
-/// `buffer_pattern`, `verify_pattern`: repeated bytes, some of them filled in for each block.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Pattern {
-    pub(crate) bytes: Vec<u8>,
-    /// Positions of the block's offset (`%o`): 8 bytes, little-endian.
-    pub(crate) offsets_at: Vec<usize>,
 }
 
 /// `fdp`, `plids` and `plid_select`: the reclaim unit handles that writes go through (Flexible Data Placement).

@@ -1,8 +1,10 @@
 //! Parses workloads: `rw`, block sizes with shares, random distributions.
 
+use adit_load::Distribution;
+
 use super::grammar::{Parsed, fraction, nearest, no_such, percent, whole};
 use super::rows::rows;
-use super::{BlockSizes, Distribution, Engine, SteadyOf, SteadyState, Workload};
+use super::{BlockSizes, Engine, SteadyOf, SteadyState, Workload};
 use crate::units::KbBase;
 use crate::way::{PerWay, Way};
 

@@ -3,10 +3,10 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
-use crate::measure::Latency;
 use crate::options::JobOptions;
 use crate::outcome::{JobOutcome, RunOutcome, WayOutcome};
 use crate::way::Way;
+use adit_load::Latency;
 
 /// Upper bounds of fio's latency classes in nanoseconds and microseconds.
 pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];

@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use super::figures::{self, BATCHES, CLASSES, CLASSES_MS, Classes, DEPTHS, Measure, ToldWay};
 use super::{VERSION, date, layout, ours};
 use crate::errors::Tolerance;
-use crate::measure::Latency;
 use crate::options::{JobOptions, SteadyOf, SteadyState};
 use crate::outcome::{DiskOutcome, JobOutcome, RunOutcome, SteadyOutcome, WayOutcome};
+use adit_load::Latency;
 
 /// Returns the whole report; with `bins`, percentiles come with all latency bins.
 pub(super) fn report(outcome: &RunOutcome, bins: bool) -> String {
@@ -145,26 +145,10 @@ fn priorities(asked: &JobOptions, way: &WayOutcome, bins: bool) -> Value {
 /// Formats moments, with percentiles if requested and with bins beside them if there are any latencies.
 fn latency(asked: &JobOptions, of: &Latency, percentiles: bool, bins: bool) -> Value {
     let list = if percentiles { &*asked.reports.percentile_list } else { &[] };
-    let mut value = moments(of, list);
+    let mut value = of.moments(list);
     if percentiles && bins && of.count() > 0 {
         let bins = of.bins().map(|(ns, count)| (ns.to_string(), Value::from(count)));
         value["bins"] = bins.collect::<Map<_, _>>().into();
-    }
-    value
-}
-
-/// Formats latencies as fio does: moments, and the percentiles of `list` if there are any latencies.
-pub fn moments(of: &Latency, list: &[f64]) -> Value {
-    let mut value = json!({
-        "min": of.min_ns(),
-        "max": of.max_ns(),
-        "mean": of.mean_ns(),
-        "stddev": of.deviation_ns(),
-        "N": of.count(),
-    });
-    if !list.is_empty() && of.count() > 0 {
-        let named = list.iter().map(|p| (format!("{p:.6}"), Value::from(of.percentile_ns(*p))));
-        value["percentile"] = named.collect::<Map<_, _>>().into();
     }
     value
 }

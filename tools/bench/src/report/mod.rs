@@ -30,7 +30,6 @@ use super::options::{OutputFormat, Request};
 use super::outcome::{JobOutcome, RunOutcome};
 
 pub(crate) use date::utc;
-pub use json::moments;
 
 /// The version, printed where fio prints its own.
 const VERSION: &str = concat!("adit-", env!("CARGO_PKG_VERSION"));

@@ -6,10 +6,11 @@ use super::date;
 use super::figures::{self, BATCHES, CLASSES, CLASSES_MS, Classes, DEPTHS, Measure, ToldWay};
 use crate::errors::Tolerance;
 use crate::human::{bytes, bytes_si, rate, si};
-use crate::measure::{Latency, Levels};
+use crate::measure::Levels;
 use crate::options::{JobOptions, SteadyOf};
 use crate::outcome::{DiskOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome};
 use crate::way::Way;
+use adit_load::Latency;
 
 /// Maximum width of percentile lines.
 const LINE_WIDTH: usize = 73;

@@ -4,8 +4,8 @@
 use serde_json::{Map, Value, json};
 
 use super::figures;
-use crate::measure::Latency;
 use crate::outcome::{JobOutcome, RunOutcome, WayOutcome};
+use adit_load::Latency;
 
 /// Maximum number of points of a distribution.
 const CDF_POINTS: usize = 400;

@@ -5,10 +5,10 @@ use std::fmt::Write;
 use super::VERSION;
 use super::figures::{self, Classes, Measure, ToldWay};
 use crate::errors::Tolerance;
-use crate::measure::Latency;
 use crate::options::JobOptions;
 use crate::outcome::{JobOutcome, RunOutcome};
 use crate::way::Way;
+use adit_load::Latency;
 
 /// Number of percentile fields.
 const PERCENTILES: usize = 20;

@@ -2,7 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use crate::outcome::{ClockOutcome, JobOutcome, Warning};
+use crate::outcome::{ClockOutcome, JobOutcome};
+use crate::output::Warning;
 
 /// If more than this percentage of batches had finished before the job polled, the job was the limit.
 const BUSY_PERCENT: f64 = 95.0;

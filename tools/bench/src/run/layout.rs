@@ -11,9 +11,9 @@ use adit_driver::paths::{CommandQueue, Device, Operation, QueueOptions, Request}
 use adit_driver::spec::Lba;
 use adit_driver::target::KernelPath;
 use adit_driver::{Buffer, Target};
+use adit_load::noise;
 
 use super::plan::Thread;
-use crate::data::noise;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;

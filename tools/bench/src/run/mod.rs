@@ -43,10 +43,11 @@ use adit_driver::runtime::caught;
 use adit_driver::{Device, Target};
 
 use super::options::{ExitWhat, Request};
-use super::outcome::{ClockOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome, Warning};
+use super::outcome::{ClockOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome};
 use super::way::Way;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
+use crate::output::Warning;
 use disks::Disks;
 use doubts::{Machine, Speed};
 use plan::Thread;

@@ -7,10 +7,10 @@
 use std::time::Duration;
 
 use adit_driver::Time;
+use adit_load::{GOLDEN, mix};
 
 use crate::options::{JobOptions, RateProcess, ThinkTime};
 use crate::way::{PerWay, Way};
-use crate::workload::random::mix;
 
 /// The schedule of one job.
 #[derive(Clone, Debug)]
@@ -188,7 +188,7 @@ impl Think {
 
 /// Returns an exponentially distributed number with mean 1.
 fn exponential(noise: &mut u64) -> f64 {
-    *noise = noise.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    *noise = noise.wrapping_add(GOLDEN);
     // In (0, 1], so that its logarithm exists.
     let uniform = ((mix(*noise) >> 11) + 1) as f64 / (1u64 << 53) as f64;
     -uniform.ln()

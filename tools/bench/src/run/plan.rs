@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 use crate::human;
 use crate::options::iolog::Entry;
 use crate::options::{BlockSizes, JobOptions, Section, targets};
-use crate::outcome::Warning;
+use crate::output::Warning;
 use crate::units::Size;
 use crate::way::Way;
 use crate::workload::{Region, unit_bytes};

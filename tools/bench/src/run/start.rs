@@ -13,6 +13,8 @@ use adit_driver::paths::{
 use adit_driver::target::{KernelPath, KernelTarget};
 use adit_driver::{Buffer, Controller, Target};
 
+use adit_load::mix;
+use adit_setup::guard;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::clock::unix_ms;
@@ -26,13 +28,12 @@ use super::{affinity, layout};
 use crate::data::Data;
 use crate::data::state::VerifyState;
 use crate::failure::{Failure, Result};
-use crate::guard;
 use crate::interrupt::Interrupt;
 use crate::logs::{IoLog, JobLogs};
 use crate::options::targets::{has_own_files, joined, targets};
 use crate::options::{JobOptions, RANDSEED, Request, Workload};
-use crate::outcome::{JobOutcome, Warning};
-use crate::workload::random::mix;
+use crate::outcome::JobOutcome;
+use crate::output::Warning;
 use crate::workload::{Region, Steps};
 
 /// How long a job spins before it yields its core: longer than a busy SSD takes.

@@ -9,7 +9,8 @@ use super::schedule::{Slot, combinations, schedule};
 use super::summary::{self, Point, object, sweep_text};
 use crate::failure::{Failure, Result};
 use crate::options::Request;
-use crate::outcome::{RunOutcome, Warning};
+use crate::outcome::RunOutcome;
+use crate::output::Warning;
 use crate::report::{job_json, utc};
 
 /// All measurements and their summary.

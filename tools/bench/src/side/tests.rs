@@ -9,11 +9,13 @@ use super::comparison::Comparison;
 use super::*;
 use crate::errors::Errors;
 use crate::failure::Failure;
-use crate::measure::{Latency, Levels};
+use crate::measure::Levels;
 use crate::options::{JobOptions, RunOptions, Section, Sweep};
-use crate::outcome::{ClockOutcome, JobFailure, JobOutcome, Warning, WayOutcome};
+use crate::outcome::{ClockOutcome, JobFailure, JobOutcome, WayOutcome};
+use crate::output::Warning;
 use crate::run::cpu::Cpu;
 use crate::way::{PerWay, Way};
+use adit_load::Latency;
 
 /// The device's log: target and depth of each run.
 type Ran = RefCell<Vec<(String, u32)>>;

@@ -4,14 +4,9 @@
 //! `places` decides which places are used. A pass ends after all of them, or, if places may repeat, after as
 //! many bytes as the region has. Does no I/O.
 
-pub(crate) mod distribution;
 mod latest;
-mod map;
-mod order;
-pub(crate) mod permutation;
 mod places;
 mod plan;
-pub(crate) mod random;
 mod sizes;
 mod steps;
 #[cfg(test)]
@@ -22,9 +17,9 @@ pub(crate) use plan::unit_bytes;
 pub(crate) use sizes::gcd;
 pub(crate) use steps::Steps;
 
+use adit_load::{Stream, happens};
 use latest::Latest;
 use places::{Places, Span, Wish};
-use random::{Stream, happens};
 use sizes::Sizes;
 use ways::Ways;
 

@@ -13,10 +13,8 @@
 //! never below the way's smallest size. The sequential I/Os of a random job go on where the last one ended, at their
 //! full size; as in fio, they do not count as taken.
 
-use super::distribution::Draw;
-use super::map::Map;
-use super::order::Order;
-use super::random::{Stream, below};
+use adit_load::{Draw, RandomMap, RandomOrder, Stream, below};
+
 use super::sizes::Sizes;
 use crate::way::{PerWay, Way};
 
@@ -56,9 +54,9 @@ pub(super) struct Blocks {
 #[derive(Clone, Debug)]
 pub(super) enum Left {
     /// All steps take one block each, in this order.
-    Ordered(Order),
+    Ordered(RandomOrder),
     /// Steps take several.
-    Mapped(Map),
+    Mapped(RandomMap),
 }
 
 impl Blocks {

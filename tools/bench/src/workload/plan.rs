@@ -1,14 +1,13 @@
 //! Creates a job's generator from its options, and refuses options that do not fit together.
 
-use super::distribution::Draw;
+use adit_load::{Distribution, Draw, RandomMap, RandomOrder};
+
 use super::latest::Latest;
-use super::map::Map;
-use super::order::Order;
 use super::places::{Blocks, Drawn, Left, Places};
 use super::sizes::{Sizes, gcd};
 use super::ways::Ways;
 use super::{Generator, Region, Streams};
-use crate::options::{Distribution, JobOptions, Sequencer};
+use crate::options::{JobOptions, Sequencer};
 use crate::way::{PerWay, Way};
 
 /// Implements [`Generator::new`].
@@ -154,9 +153,9 @@ impl<'a> Plan<'a> {
             sizes.min() != bytes || sizes.only().is_some()
         });
         if has_one_size {
-            return Ok(Left::Ordered(Order::new(count, seed)));
+            return Ok(Left::Ordered(RandomOrder::new(count, seed)));
         }
-        Map::new(count).map(Left::Mapped).map_err(|_| {
+        RandomMap::new(count).map(Left::Mapped).map_err(|_| {
             format!("there is no memory for a map of {count} blocks: use norandommap, a larger bs or a smaller size")
         })
     }

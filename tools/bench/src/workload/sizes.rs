@@ -1,6 +1,7 @@
 //! Chooses the length of an I/O.
 
-use super::random::below;
+use adit_load::below;
+
 use crate::options::BlockSizes;
 
 /// The lengths of one way's I/Os, in bytes.
@@ -109,8 +110,8 @@ pub(crate) fn gcd(a: u64, b: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::Stream;
     use super::*;
+    use adit_load::Stream;
 
     fn shares(sizes: &Sizes, of: &[u64]) -> Vec<f64> {
         let stream = Stream::new(5, 0, 0);

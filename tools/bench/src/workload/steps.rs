@@ -3,7 +3,8 @@
 //! A pass ends after it has ended on each file. Step numbers are interleaved over the files, so each is unique
 //! in the job and identifies its file.
 
-use super::random::{Stream, below, mix};
+use adit_load::{Stream, below, mix};
+
 use super::{Generator, Region, Step, Written};
 use crate::options::{FileOrder, FileService, JobOptions};
 use crate::way::Way;

@@ -1,6 +1,7 @@
 //! Chooses the way of the next I/O.
 
-use super::random::{Stream, happens};
+use adit_load::{Stream, happens};
+
 use crate::options::Workload;
 use crate::way::Way;
 

@@ -12,7 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::{slice, thread};
 
-use adit_bench::mix;
 use adit_driver::Target;
 use adit_gpu::{
     EngineChoice, GioUring, Gpu, IocbOutcome, Iocbs, KernelChoice, Options, Pages, Place, Pool,
@@ -21,6 +20,7 @@ use adit_gpu::{
 use adit_kvstore::UNIT_BYTES;
 use adit_kvstore::layout::Layout;
 use adit_kvstore::store::{LocalLease, ShardTransfers, Transfers};
+use adit_load::mix;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 

@@ -4,7 +4,7 @@
 //! scattered over the objects, and for `ycsb-d` Zipf from the newest backwards.
 
 use super::workload::Ycsb;
-use adit_bench::{Distribution, Draw, Stream, below};
+use adit_load::{Distribution, Draw, Stream, below};
 
 /// YCSB's theta.
 const THETA: f64 = 0.99;

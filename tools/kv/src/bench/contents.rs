@@ -4,7 +4,7 @@
 //! often it was put before) and the unit. A used buffer contains the noise already, so a put only rewrites the
 //! stamps.
 
-use adit_bench::noise;
+use adit_load::noise;
 
 const UNIT_BYTES: usize = adit_kvstore::UNIT_BYTES as usize;
 const STAMP_BYTES: usize = 24;

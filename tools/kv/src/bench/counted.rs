@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use adit_bench::Latency;
+use adit_load::Latency;
 
 /// All counts of a run.
 #[derive(Debug, Default)]

@@ -6,7 +6,7 @@
 use adit_kvstore::Key;
 
 use super::contents::Expected;
-use adit_bench::mix;
+use adit_load::mix;
 
 /// Names and generations of objects numbered from 0.
 #[derive(Debug)]

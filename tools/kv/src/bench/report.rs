@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::counted::{Counted, DirectionCounts};
 use super::options::KvBenchArgs;
 use crate::human;
-use adit_bench::{Latency, PERCENTILES, moments};
+use adit_load::{Latency, PERCENTILES};
 
 /// Everything in the report.
 #[derive(Debug)]
@@ -60,14 +60,14 @@ impl BenchOutcome {
             report["trace_ms"] = self.span.map(|span| span.as_millis() as u64).into();
             report["bytes_written"] = self.store.bytes_written.into();
             report["drive_writes_per_day"] = self.drive_writes_per_day(args).into();
-            report["request_lat_ns"] = moments(&replayed.latency, &PERCENTILES);
+            report["request_lat_ns"] = replayed.latency.moments(&PERCENTILES);
         }
         if let Some(restored) = &self.counted.restored {
             report["layers"] = json!({
                 "model": args.layers_model(),
                 "restored": restored.layers,
                 "commands_per_layer": per(self.store.commands_read, restored.layers),
-                "lat_ns": moments(&restored.latency, &PERCENTILES),
+                "lat_ns": restored.latency.moments(&PERCENTILES),
             });
         }
         if args.tier > 0 {
@@ -96,7 +96,7 @@ impl BenchOutcome {
             "bytes": way.bytes,
             "iops": self.per_second(way, way.ops()),
             "bw_bytes": self.per_second(way, way.bytes) as u64,
-            "lat_ns": moments(&way.latency, &PERCENTILES),
+            "lat_ns": way.latency.moments(&PERCENTILES),
         })
     }
 

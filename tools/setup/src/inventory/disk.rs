@@ -19,7 +19,7 @@ use crate::root::Root;
 
 /// A block device.
 #[derive(Debug)]
-pub struct Disk {
+pub(crate) struct Disk {
     /// Its name in the kernel, such as `nvme0n1` or `dm-0`.
     pub name: String,
     /// Uses of it or its partitions.
@@ -34,7 +34,7 @@ pub struct Disk {
 
 impl Disk {
     /// Inspects the block device `name` and its uses on the whole machine.
-    pub fn read(root: &Root, name: &str) -> Disk {
+    pub(crate) fn read(root: &Root, name: &str) -> Disk {
         let partitions = partitions(root, name);
         let devices: Vec<&str> =
             std::iter::once(name).chain(partitions.iter().map(String::as_str)).collect();
@@ -56,7 +56,7 @@ impl Disk {
 
 /// Returns the name of the block device that a file is, or that belongs to the generic NVMe device it is;
 /// `None` for other files.
-pub fn disk_of_file(root: &Root, file: &Path) -> Option<String> {
+pub(crate) fn disk_of_file(root: &Root, file: &Path) -> Option<String> {
     let name =
         if root.is_live() { by_number(root, file) } else { device_at(root, file.to_str()?) }?;
     let name = behind_generic(&name).unwrap_or(name);
@@ -67,7 +67,11 @@ pub fn disk_of_file(root: &Root, file: &Path) -> Option<String> {
 ///
 /// # Errors
 /// Why they could not be looked for.
-pub fn signatures_of_file(root: &Root, file: &str, device: &str) -> Result<Vec<Signature>, String> {
+pub(crate) fn signatures_of_file(
+    root: &Root,
+    file: &str,
+    device: &str,
+) -> Result<Vec<Signature>, String> {
     signature::of_file(root, file, device)
 }
 

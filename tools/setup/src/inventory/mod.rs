@@ -25,16 +25,16 @@ use serde::Serialize;
 
 use super::root::Root;
 
-pub use disk::{Disk, disk_of_file, signatures_of_file};
+pub(crate) use disk::{Disk, disk_of_file, signatures_of_file};
 pub(crate) use function::{Function, Group, Member};
 pub(crate) use host::{Host, Hugepages, ModuleState, NO_IOMMU_GROUP};
 pub(crate) use namespace::Namespace;
 pub(crate) use obstacle::{Obstacle, ObstacleKind};
-pub use process::Process;
-pub use signature::Signature;
+pub(crate) use process::Process;
+pub(crate) use signature::Signature;
 use usage::Usage;
-pub use uses::Use;
-pub use verdict::told_once;
+pub(crate) use uses::Use;
+pub(crate) use verdict::told_once;
 
 /// The machine.
 #[derive(Debug, Serialize)]

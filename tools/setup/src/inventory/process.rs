@@ -6,7 +6,7 @@ use crate::root::Root;
 
 /// A process of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Process {
+pub(crate) struct Process {
     /// Its id.
     pub(crate) pid: u32,
     /// Its command name.

@@ -6,14 +6,14 @@ use crate::root::Root;
 
 /// The signature of a file system, RAID, volume manager or partition table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Signature {
+pub(crate) struct Signature {
     /// The block device.
     pub(crate) device: String,
     /// Its byte offset.
-    pub offset: u64,
+    pub(crate) offset: u64,
     /// Its type: `ext4`, `LVM2_member`, `linux_raid_member`, `zfs_member`, `gpt`, …
     #[serde(rename = "type")]
-    pub kind: String,
+    pub(crate) kind: String,
     /// Its usage: `filesystem`, `raid`, `partition-table`, `crypto` or `other`.
     pub(crate) usage: String,
     pub(crate) label: Option<String>,

@@ -7,7 +7,7 @@ use super::process::Process;
 /// A use of a block device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
-pub enum Use {
+pub(crate) enum Use {
     /// A file system is mounted, in this process's or another mount namespace.
     Mounted {
         /// The block device: the namespace, a partition, or a device made of it.

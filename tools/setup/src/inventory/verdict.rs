@@ -54,7 +54,7 @@ fn of_namespace(namespace: &Namespace) -> Vec<Obstacle> {
 
 /// Describes signatures, with their device; once for each device and type, because GPT and ZFS write several
 /// copies.
-pub fn told_once(signatures: &[Signature]) -> Vec<(String, &str)> {
+pub(crate) fn told_once(signatures: &[Signature]) -> Vec<(String, &str)> {
     let mut words: Vec<(String, &str)> = Vec::new();
     for signature in signatures {
         let told = (signature.in_words(), signature.device.as_str());
@@ -89,7 +89,7 @@ fn open(what: &str, process: &Process) -> (String, String) {
 
 impl Use {
     /// Describes the use, and how to end it.
-    pub fn in_words(&self) -> (String, String) {
+    pub(crate) fn in_words(&self) -> (String, String) {
         match self {
             Use::Mounted { device, at, fstype, inside } => {
                 mounted(device, at, fstype, inside.as_ref())

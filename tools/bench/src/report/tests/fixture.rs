@@ -6,16 +6,18 @@ use std::time::Duration;
 use adit_driver::Stats;
 
 use crate::errors::{Errors, Kind, Tolerance};
-use crate::measure::{Latency, Levels};
+use crate::measure::Levels;
 use crate::options::{
     BlockSizes, JobOptions, LatencyTarget, Section, SteadyOf, SteadyState, Workload,
 };
 use crate::outcome::{
     ClockOutcome, DiskOutcome, GroupOutcome, GroupWay, JobFailure, JobOutcome, RunOutcome,
-    SteadyOutcome, Warning, WayOutcome,
+    SteadyOutcome, WayOutcome,
 };
+use crate::output::Warning;
 use crate::run::cpu::Cpu;
 use crate::way::{PerWay, Way};
+use adit_load::Latency;
 
 /// Saturday, 21 November 2026.
 const UNIX_MS: u64 = 1_795_275_818_534;

@@ -38,6 +38,7 @@ use std::time::Duration;
 use adit_driver::memory::Prefix;
 use adit_driver::paths::{CommandQueue, Device};
 use adit_driver::{Buffer, CommandError, Time};
+use adit_load::Latency;
 
 use super::again::Again;
 use super::clock::{Clock, unix_ms};
@@ -52,7 +53,7 @@ use crate::data::{Data, Identity};
 use crate::errors::{Errors, Unwritten};
 use crate::interrupt::Interrupt;
 use crate::logs::{IoLog, JobLogs};
-use crate::measure::{Latency, Levels};
+use crate::measure::Levels;
 use crate::options::{Disabled, JobOptions, Section};
 use crate::outcome::{JobFailure, JobOutcome, WayOutcome};
 use crate::way::{PerWay, Way};

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
-use crate::options::{BlockSizes, Distribution, RandomOptions, Sequencer, VerifyKind};
+use crate::options::{BlockSizes, RandomOptions, Sequencer, VerifyKind};
+use adit_load::Distribution;
 use sample::{job, verify, workload};
 
 const LBA: u32 = 512;

@@ -151,16 +151,16 @@ fn files_and_what_is_made_for_the_run_are_free() {
     let root = Root::recorded(EMPTY);
     for target in ["null:", "soft:mem=64M", "soft:null"] {
         let target = target.parse().expect("a target");
-        assert_eq!(place(&root, &target), Place::Free, "{target}");
+        assert_eq!(place(&root, &target), Contents::Free, "{target}");
     }
     let file = kernel(KernelPath::Psync, "/home/me/fio.0.0");
-    assert_eq!(place(&root, &file), Place::File);
+    assert_eq!(place(&root, &file), Contents::File);
     for target in ["vfio:0000:01:00.0", "vfio-user:/run/x", "soft:file=/tmp/x,size=64M"] {
         let target = target.parse().expect("a target");
-        assert_eq!(place(&root, &target), Place::Opaque, "{target}");
+        assert_eq!(place(&root, &target), Contents::Opaque, "{target}");
     }
     let hidden = kernel(KernelPath::UringCmd, "/dev/ng7n1");
-    assert_eq!(place(&root, &hidden), Place::Opaque);
+    assert_eq!(place(&root, &hidden), Contents::Opaque);
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_target_is_looked_at_once_and_each_namespace_for_itself() {
 
 #[test]
 fn all_refused_devices_are_told_at_once() {
-    let loss = |what: &str| vec![Finding::new(Kind::Loss, what, None)];
+    let loss = |what: &str| vec![Finding::new(FindingKind::Loss, what, None)];
     let looked = [("a:1".to_owned(), loss("one")), ("b:2".to_owned(), loss("two"))];
     let failure = judge(&looked, ALLOW_DESTROY).expect_err("refused");
     let text = failure.to_string();

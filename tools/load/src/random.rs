@@ -1,7 +1,7 @@
 //! Stateless random numbers: each follows from its purpose and index, so it can be recomputed.
 
 /// 2^64 divided by the golden ratio: SplitMix64's step.
-pub(crate) const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+pub const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Spreads every bit of `x` over the result (SplitMix64's finisher).
 #[inline]
@@ -38,13 +38,13 @@ pub fn below(random: u64, count: u64) -> u64 {
 
 /// Maps a random number to a fraction in [0, 1).
 #[inline]
-pub(super) fn fraction(random: u64) -> f64 {
+pub fn fraction(random: u64) -> f64 {
     (random >> 11) as f64 / (1u64 << 53) as f64
 }
 
 /// Returns true with a probability of `percent`.
 #[inline]
-pub(super) fn happens(random: u64, percent: u8) -> bool {
+pub fn happens(random: u64, percent: u8) -> bool {
     below(random, 100) < u64::from(percent)
 }
 

@@ -1,11 +1,11 @@
-//! The order in which the blocks of a region come, each once.
+//! A random order in which each number comes once.
 
 use super::permutation::{Cell, Permutation};
 use super::random::mix;
 
 /// An order of `0..count` determined by seed and pass.
 #[derive(Clone, Debug)]
-pub(super) struct Order {
+pub struct RandomOrder {
     count: u64,
     next: u64,
     /// The cell of `next`.
@@ -13,19 +13,29 @@ pub(super) struct Order {
     permutation: Permutation,
 }
 
-impl Order {
+impl RandomOrder {
     /// Creates an order of `count` numbers, not zero.
-    pub(super) fn new(count: u64, seed: u64) -> Order {
-        Order { count, next: 0, cell: Cell::default(), permutation: Permutation::new(count, seed) }
+    pub fn new(count: u64, seed: u64) -> RandomOrder {
+        RandomOrder {
+            count,
+            next: 0,
+            cell: Cell::default(),
+            permutation: Permutation::new(count, seed),
+        }
     }
 
-    pub(super) fn restart(&mut self, seed: u64, pass: u64) {
-        *self = Order::new(self.count, seed.wrapping_add(mix(pass)));
+    /// Starts the order of another pass.
+    pub fn restart(&mut self, seed: u64, pass: u64) {
+        *self = RandomOrder::new(self.count, seed.wrapping_add(mix(pass)));
     }
+}
+
+impl Iterator for RandomOrder {
+    type Item = u64;
 
     /// Returns the next number; `None` after the last.
     #[inline]
-    pub(super) fn next(&mut self) -> Option<u64> {
+    fn next(&mut self) -> Option<u64> {
         if self.next == self.count {
             return None;
         }

@@ -1,10 +1,8 @@
-//! Parses `buffer_pattern` and `verify_pattern`: bytes given as numbers, strings, files and `%o`.
+//! Patterns of bytes that fill blocks, in fio's syntax: numbers, strings, files and `%o`.
 
 use std::fs;
 use std::io::Read;
-
-use super::Pattern;
-use super::grammar::Parsed;
+use std::str::FromStr;
 
 /// Maximum length of a pattern, as in fio.
 const BYTES_MAX: usize = 1 << 20;
@@ -12,24 +10,94 @@ const BYTES_MAX: usize = 1 << 20;
 /// Bytes of an offset (`%o`).
 const OFFSET_BYTES: usize = 8;
 
-/// Parses a pattern: elements one after the other, without blanks. An element is `0x` and hexadecimal digits,
-/// of even or odd number; a decimal number, which takes as many bytes as it needs, lowest first, or four if
-/// negative; a `"string"`; a `'file'`, which stands for its content; or `%o`.
-///
-/// # Errors
-/// A sentence, also if a file cannot be read.
-pub(crate) fn parse(text: &str) -> Parsed<Pattern> {
-    let (mut pattern, mut rest) = (Pattern::default(), text);
-    while !rest.is_empty() {
-        rest = element(rest, &mut pattern).map_err(|why| format!("{why} in '{text}'"))?;
-        if pattern.bytes.len() > BYTES_MAX {
-            return Err(format!("a pattern has at most {BYTES_MAX} bytes; shorten it"));
+/// A pattern, or why it is refused.
+type Parsed<T> = Result<T, String>;
+
+/// Repeated bytes, some of them filled in for each block.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Pattern {
+    /// The bytes; at least one.
+    pub bytes: Vec<u8>,
+    /// Positions of the block's offset (`%o`): 8 bytes, little-endian.
+    pub offsets_at: Vec<usize>,
+}
+
+impl FromStr for Pattern {
+    type Err = String;
+
+    /// Parses a pattern: elements one after the other, without blanks. An element is `0x` and hexadecimal digits,
+    /// of even or odd number; a decimal number, which takes as many bytes as it needs, lowest first, or four if
+    /// negative; a `"string"`; a `'file'`, which stands for its content; or `%o`.
+    ///
+    /// # Errors
+    /// A sentence, also if a file cannot be read.
+    fn from_str(text: &str) -> Parsed<Pattern> {
+        let (mut pattern, mut rest) = (Pattern::default(), text);
+        while !rest.is_empty() {
+            rest = element(rest, &mut pattern).map_err(|why| format!("{why} in '{text}'"))?;
+            if pattern.bytes.len() > BYTES_MAX {
+                return Err(format!("a pattern has at most {BYTES_MAX} bytes; shorten it"));
+            }
+        }
+        if pattern.bytes.is_empty() {
+            return Err(format!(
+                "'{text}' is no pattern; write it as in 0xdeadbeef, \"abcd\" or 12"
+            ));
+        }
+        Ok(pattern)
+    }
+}
+
+impl Pattern {
+    /// Checks that the pattern can be repeated; `option` names it.
+    ///
+    /// # Errors
+    /// It is empty, or an offset in it is truncated; says what to do.
+    pub fn check(&self, option: &str) -> Result<(), String> {
+        if self.bytes.is_empty() {
+            return Err(format!("{option} is empty: give it at least a byte"));
+        }
+        match self.offsets_at.iter().all(|at| at + OFFSET_BYTES <= self.bytes.len()) {
+            true => Ok(()),
+            false => {
+                Err(format!("{option} has no room for an offset: %o takes {OFFSET_BYTES} bytes"))
+            }
         }
     }
-    if pattern.bytes.is_empty() {
-        return Err(format!("'{text}' is no pattern; write it as in 0xdeadbeef, \"abcd\" or 12"));
+
+    /// Fills `bytes` with repetitions, inserting `offset`.
+    pub fn fill(&self, bytes: &mut [u8], offset: u64) {
+        let offset = offset.to_le_bytes();
+        for part in bytes.chunks_mut(self.bytes.len()) {
+            part.copy_from_slice(&self.bytes[..part.len()]);
+            for at in &self.offsets_at {
+                // The last repetition may be truncated.
+                let end = part.len().min(at + OFFSET_BYTES);
+                if let Some(place) = part.get_mut(*at..end) {
+                    place.copy_from_slice(&offset[..end - at]);
+                }
+            }
+        }
     }
-    Ok(pattern)
+
+    /// Returns the index of the first byte that differs from what [`fill`](Pattern::fill) writes, and the expected
+    /// byte.
+    pub fn first_difference(&self, bytes: &[u8], offset: u64) -> Option<(usize, u8)> {
+        let offset = offset.to_le_bytes();
+        let expected = |i: usize| {
+            let covers = |at: &&usize| (**at..**at + OFFSET_BYTES).contains(&i);
+            self.offsets_at.iter().rfind(covers).map_or(self.bytes[i], |at| offset[i - at])
+        };
+        let len = self.bytes.len();
+        let differs = |part: &[u8]| match self.offsets_at[..] {
+            [] => *part != self.bytes[..part.len()],
+            _ => part.iter().enumerate().any(|(i, byte)| *byte != expected(i)),
+        };
+        let start = bytes.chunks(len).position(differs)? * len;
+        let within =
+            bytes[start..].iter().enumerate().position(|(i, byte)| *byte != expected(i))?;
+        Some((start + within, expected(within)))
+    }
 }
 
 /// Parses one element from the front of `text` and returns the rest.
@@ -101,7 +169,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn bytes(text: &str) -> Vec<u8> {
-        parse(text).expect(text).bytes
+        text.parse::<Pattern>().expect(text).bytes
     }
 
     /// Expected values come from fio 3.33.
@@ -129,7 +197,7 @@ mod tests {
 
     #[test]
     fn an_offset_is_left_open() {
-        let pattern = parse("0xff%o\"ab\"%o").expect("a pattern");
+        let pattern: Pattern = "0xff%o\"ab\"%o".parse().expect("a pattern");
         assert_eq!((pattern.bytes.len(), pattern.offsets_at), (19, vec![1, 11]));
     }
 
@@ -156,16 +224,36 @@ mod tests {
             "-",
         ];
         for text in texts {
-            assert!(parse(text).is_err(), "{text}");
+            assert!(text.parse::<Pattern>().is_err(), "{text}");
         }
-        assert!(parse("'/nonexistent/file'").expect_err("no file").contains("/nonexistent/file"));
+        assert!(
+            "'/nonexistent/file'"
+                .parse::<Pattern>()
+                .expect_err("no file")
+                .contains("/nonexistent/file")
+        );
+    }
+
+    #[test]
+    fn the_first_byte_that_is_not_the_pattern_is_found() {
+        for (bytes, offsets_at) in [(&b"x01234567y"[..], &[1][..]), (b"abc", &[])] {
+            let pattern = Pattern { bytes: bytes.to_vec(), offsets_at: offsets_at.to_vec() };
+            let mut bytes = vec![0; 23];
+            pattern.fill(&mut bytes, 0x1122);
+            assert_eq!(pattern.first_difference(&bytes, 0x1122), None);
+            for at in (0..23).rev() {
+                let expected = bytes[at];
+                bytes[at] ^= 1;
+                assert_eq!(pattern.first_difference(&bytes, 0x1122), Some((at, expected)));
+            }
+        }
     }
 
     #[test]
     fn a_file_stands_for_its_content() {
         let file = std::env::temp_dir().join(format!("adit-pattern-{}", std::process::id()));
         fs::write(&file, b"hello").expect("writable");
-        let parsed = parse(&format!("'{}'1", file.display()));
+        let parsed = format!("'{}'1", file.display()).parse::<Pattern>();
         let _ = fs::remove_file(&file);
         assert_eq!(parsed.expect("a pattern").bytes, *b"hello\x01");
     }
@@ -205,13 +293,13 @@ mod tests {
                 offsets_at.extend(is_offset.then_some(bytes.len()));
                 bytes.extend(its);
             }
-            let parsed = parse(&text);
+            let parsed = text.parse::<Pattern>();
             prop_assert_eq!(parsed, Ok(Pattern { bytes, offsets_at }), "{}", text);
         }
 
         #[test]
         fn no_text_panics(text in "([0-9a-fxX\"%o +-]|é){0,20}") {
-            let _ = parse(&text);
+            let _ = text.parse::<Pattern>();
         }
     }
 }

@@ -7,18 +7,18 @@ use std::collections::TryReserveError;
 
 /// The free blocks of a region.
 #[derive(Clone, Debug)]
-pub(super) struct Map {
+pub struct RandomMap {
     blocks: u64,
     /// The taken blocks, then the full words of each level below; bits beyond the last one are set.
     levels: Vec<Vec<u64>>,
 }
 
-impl Map {
+impl RandomMap {
     /// Creates a map of `blocks` free blocks, at least one.
     ///
     /// # Errors
     /// There is not enough memory.
-    pub(super) fn new(blocks: u64) -> Result<Map, TryReserveError> {
+    pub fn new(blocks: u64) -> Result<RandomMap, TryReserveError> {
         assert!(blocks > 0, "there is something to take");
         let mut levels = Vec::new();
         let mut words = blocks;
@@ -29,19 +29,19 @@ impl Map {
             level.resize(words as usize, 0);
             levels.push(level);
         }
-        let mut map = Map { blocks, levels };
+        let mut map = RandomMap { blocks, levels };
         map.clear();
         Ok(map)
     }
 
     /// Returns the number of blocks, free or not.
     #[inline]
-    pub(super) fn blocks(&self) -> u64 {
+    pub fn blocks(&self) -> u64 {
         self.blocks
     }
 
     /// Frees all blocks.
-    pub(super) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         let mut bits = self.blocks;
         for level in &mut self.levels {
             level.fill(0);
@@ -54,7 +54,7 @@ impl Map {
 
     /// Returns the first free block at or after `from`, wrapping around; `None` if all are taken.
     #[inline]
-    pub(super) fn next_free(&self, from: u64) -> Option<u64> {
+    pub fn next_free(&self, from: u64) -> Option<u64> {
         self.first_free(from).or_else(|| self.first_free(0))
     }
 
@@ -79,7 +79,7 @@ impl Map {
 
     /// Takes consecutive free blocks from `from`, at most `want`, and returns how many.
     #[inline]
-    pub(super) fn take(&mut self, from: u64, want: u64) -> u64 {
+    pub fn take(&mut self, from: u64, want: u64) -> u64 {
         let mut count = 0;
         while count < want {
             let (block, bit) = (from + count, (from + count) % 64);
@@ -121,7 +121,7 @@ mod tests {
             blocks in prop_oneof![1u64..300, 4000u64..4200, Just(64), Just(64 * 64)],
             takes in proptest::collection::vec((0u64..4200, prop_oneof![1u64..200, Just(5000)]), 0..40),
         ) {
-            let mut map = Map::new(blocks).expect("memory");
+            let mut map = RandomMap::new(blocks).expect("memory");
             let mut free = vec![true; blocks as usize];
             for (from, want) in takes {
                 let from = from % blocks;

@@ -1,4 +1,4 @@
-//! `random_distribution`: decides which blocks are hot.
+//! Decides which blocks are hot.
 //!
 //! Zipf and Pareto (which the paper calls self-similar) use the constant-time formulas of Gray, Sundaresan,
 //! Englert, Baclawski and Weinberger, "Quickly Generating Billion-Record Synthetic Databases", SIGMOD 1994. The
@@ -9,24 +9,57 @@
 
 use std::f64::consts::TAU;
 
-use super::permutation::Permutation;
-use super::random::{GOLDEN, below, fraction, mix};
-use crate::options::Distribution;
+use crate::permutation::Permutation;
+use crate::random::{GOLDEN, below, fraction, mix};
 
 /// Terms of the zeta function summed exactly; an integral approximates the rest.
 const ZETA_TERMS: u64 = 1000;
 /// How many times to redraw a place outside the region before accepting any.
 const NORMAL_TRIES: u64 = 16;
 
+/// A distribution of accesses over the blocks of a region (fio's `random_distribution`).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Distribution {
+    /// All blocks are equally frequent.
+    #[default]
+    Uniform,
+    /// Zipf with exponent theta. The center is the position of the most frequent block in the region (0 to 1);
+    /// by default it is arbitrary.
+    Zipf {
+        /// The exponent.
+        theta: f64,
+        /// The position of the most frequent block.
+        center: Option<f64>,
+    },
+    /// Pareto with power h.
+    Pareto {
+        /// The power, 0 to 1.
+        power: f64,
+        /// As for Zipf.
+        center: Option<f64>,
+    },
+    /// Normal, with a deviation in percent of the region.
+    Normal {
+        /// The standard deviation, in percent of the region.
+        deviation: f64,
+        /// As for Zipf.
+        center: Option<f64>,
+    },
+    /// Consecutive zones: share of accesses and share of the region, both in percent.
+    Zoned(Vec<(f64, f64)>),
+    /// Consecutive zones with sizes in bytes.
+    ZonedAbs(Vec<(f64, u64)>),
+}
+
 /// Draws places of `0..count` with unequal frequency.
 #[derive(Clone, Debug)]
 pub struct Draw {
     count: u64,
-    kind: Kind,
+    kind: DrawKind,
 }
 
 #[derive(Clone, Debug)]
-enum Kind {
+enum DrawKind {
     Uniform,
     Zipf(Zipf, Ranks),
     SelfSimilar {
@@ -71,23 +104,27 @@ impl Draw {
     ) -> Result<Draw, String> {
         let ranks = |center| Ranks::new(center, count, seed);
         let kind = match distribution {
-            Distribution::Uniform => Kind::Uniform,
+            Distribution::Uniform => DrawKind::Uniform,
             Distribution::Zipf { theta, center } => {
-                Kind::Zipf(Zipf::new(*theta, count)?, ranks(*center)?)
+                DrawKind::Zipf(Zipf::new(*theta, count)?, ranks(*center)?)
             }
             Distribution::Pareto { power, center } => {
-                Kind::SelfSimilar { exponent: self_similar(*power)?, ranks: ranks(*center)? }
+                DrawKind::SelfSimilar { exponent: self_similar(*power)?, ranks: ranks(*center)? }
             }
             Distribution::Normal { deviation, center } => normal(*deviation, *center, count, seed)?,
             Distribution::Zoned(zones) => {
                 let whole: f64 = zones.iter().map(|(_, size)| size).sum();
                 near_100(whole, "sizes")?;
                 let place = |percent: f64| (percent / 100.0 * count as f64).round() as u64;
-                Kind::Zoned(zoned(zones.iter().map(|(share, size)| (*share, *size)), place, count)?)
+                DrawKind::Zoned(zoned(
+                    zones.iter().map(|(share, size)| (*share, *size)),
+                    place,
+                    count,
+                )?)
             }
             Distribution::ZonedAbs(zones) => {
                 let place = |bytes: f64| bytes as u64 / step;
-                Kind::Zoned(zoned(
+                DrawKind::Zoned(zoned(
                     zones.iter().map(|(share, size)| (*share, *size as f64)),
                     place,
                     count,
@@ -101,17 +138,17 @@ impl Draw {
     #[inline]
     pub fn place(&self, random: u64) -> u64 {
         match &self.kind {
-            Kind::Uniform => below(random, self.count),
-            Kind::Zipf(zipf, ranks) => ranks.place(zipf.rank(fraction(random)), self.count),
-            Kind::SelfSimilar { exponent, ranks } => {
+            DrawKind::Uniform => below(random, self.count),
+            DrawKind::Zipf(zipf, ranks) => ranks.place(zipf.rank(fraction(random)), self.count),
+            DrawKind::SelfSimilar { exponent, ranks } => {
                 let rank = (self.count as f64 * fraction(random).powf(*exponent)) as u64;
                 ranks.place(rank.min(self.count - 1), self.count)
             }
-            Kind::Normal { mean, deviation, scattered } => {
+            DrawKind::Normal { mean, deviation, scattered } => {
                 let place = self.normal(random, *mean, *deviation);
                 scattered.as_ref().map_or(place, |places| places.apply(place))
             }
-            Kind::Zoned(zones) => {
+            DrawKind::Zoned(zones) => {
                 let percent = fraction(random) * 100.0;
                 let zone = zones.iter().find(|zone| percent < zone.until_percent);
                 let zone = zone.unwrap_or(&zones[zones.len() - 1]);
@@ -134,7 +171,7 @@ impl Draw {
     }
 }
 
-fn normal(deviation: f64, center: Option<f64>, count: u64, seed: u64) -> Result<Kind, String> {
+fn normal(deviation: f64, center: Option<f64>, count: u64, seed: u64) -> Result<DrawKind, String> {
     if !(deviation > 0.0 && deviation <= 100.0) {
         return Err(format!(
             "normal:{deviation} is not a deviation in percent: use one above 0 up to 100"
@@ -143,7 +180,7 @@ fn normal(deviation: f64, center: Option<f64>, count: u64, seed: u64) -> Result<
     let center = checked_center(center)?;
     let scattered = center.is_none().then(|| Permutation::new(count, mix(seed)));
     let mean = center.unwrap_or(0.5) * count as f64;
-    Ok(Kind::Normal { mean, deviation: deviation * count as f64 / 100.0, scattered })
+    Ok(DrawKind::Normal { mean, deviation: deviation * count as f64 / 100.0, scattered })
 }
 
 /// Returns the exponent that gives `1 - power` of all draws to `power` of the places.
@@ -265,8 +302,8 @@ fn zeta(theta: f64, count: u64) -> f64 {
 
 #[cfg(test)]
 mod tests {
-    use super::super::random::Stream;
     use super::*;
+    use crate::random::Stream;
 
     /// 1 GiB in blocks of 4 KiB, as in `fio-genzipf -g 1`.
     const BLOCKS: u64 = 262_144;

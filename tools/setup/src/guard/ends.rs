@@ -17,7 +17,8 @@ use adit_driver::{Buffer, Completion, Device, Error, RejectReason, Rejected};
 use adit_kvstore::{UNIT_BYTES, survey};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use adit_setup::{Root, Signature, signatures_of_file};
+use crate::inventory::{Signature, signatures_of_file};
+use crate::root::Root;
 
 /// Bytes read from the start.
 const START_BYTES: u64 = 4 << 20;

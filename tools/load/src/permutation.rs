@@ -19,7 +19,7 @@ pub(crate) struct Permutation {
 
 /// A cell of a permutation's grid.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cell {
+pub(crate) struct Cell {
     row: u64,
     column: u64,
 }
@@ -42,7 +42,7 @@ impl Permutation {
 
     /// Permutes an index given as its cell, which saves a division.
     #[inline]
-    pub(super) fn apply_to(&self, cell: Cell) -> u64 {
+    pub(crate) fn apply_to(&self, cell: Cell) -> u64 {
         let mut at = self.network(cell);
         while at >= self.count {
             at = self.network(self.cell(at));
@@ -52,7 +52,7 @@ impl Permutation {
 
     /// Returns the cell of the next index.
     #[inline]
-    pub(super) fn following(&self, cell: Cell) -> Cell {
+    pub(crate) fn following(&self, cell: Cell) -> Cell {
         match cell.column + 1 {
             column if column < self.columns => Cell { column, ..cell },
             _ => Cell { row: cell.row + 1, column: 0 },

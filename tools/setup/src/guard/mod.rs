@@ -1,10 +1,10 @@
-//! Keeps benchmarks from destroying data.
+//! Keeps commands that write to devices from destroying data.
 //!
-//! Before a job writes or trims, its device is inspected. A block device, or that of a generic NVMe device,
+//! Before a benchmark or a new store writes, its device is inspected. A block device, or that of a generic NVMe device,
 //! must not be mounted, used for swap, part of another device, exported or claimed, and must hold no signature
-//! of a file system, RAID, volume manager or partition table. `adit setup` makes the same judgement with the
-//! same code. Controllers that the kernel does not manage are only searched for signatures, through a queue of
-//! our own (`ends`). `--allow-destroy` turns refusals into warnings.
+//! of a file system, RAID, volume manager or partition table. `adit setup bind` makes the same judgement with
+//! the same code. Controllers that the kernel does not manage are only searched for signatures, through a queue of
+//! our own (`ends`). The permission to overwrite turns refusals into warnings.
 //!
 //! As in fio, files are overwritten without a question, unless they hold a store of Adit, which counts as a signature
 //! everywhere. Targets made for the run (`soft:mem`, `null:`) hold no data.
@@ -18,10 +18,11 @@ use adit_driver::target::KernelPath;
 use adit_driver::{Device, Target};
 use adit_kvstore::survey;
 
-use super::outcome::Warning;
 use crate::failure::{Failure, Result};
 use crate::human::printable;
-use adit_setup::{Disk, Root, Signature, Use, disk_of_file, told_once};
+use crate::inventory::{Disk, Signature, Use, disk_of_file, told_once};
+use crate::output::Warning;
+use crate::root::Root;
 
 /// A device that a job writes to or trims.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +37,7 @@ pub struct Written<'a> {
 }
 
 /// The option of `adit bench` that allows overwriting.
-pub(crate) const ALLOW_DESTROY: Permission =
+pub const ALLOW_DESTROY: Permission =
     Permission { option: "--allow-destroy", is_given: false, spares_stores: true };
 
 /// Whether overwriting is allowed, and by which option.
@@ -72,7 +73,7 @@ pub fn check(written: &[Written], permission: Permission) -> Result<Vec<Warning>
 ///
 /// # Errors
 /// As [`check`]; nothing was opened for writing.
-pub(crate) fn check_lengthening(target: &Target, permission: Permission) -> Result<()> {
+pub fn check_lengthening(target: &Target, permission: Permission) -> Result<()> {
     let Target::Kernel(kernel) = target else { return Ok(()) };
     // What cannot be read is not known to be a store, and opening it says why.
     let found = File::open(&kernel.file).and_then(|file| survey::is_of_store(&file));
@@ -96,7 +97,7 @@ fn distinct<'a>(written: &[Written<'a>]) -> Vec<Written<'a>> {
 /// One reason against writing to a device.
 #[derive(Debug, PartialEq, Eq)]
 struct Finding {
-    kind: Kind,
+    kind: FindingKind,
     /// A phrase such as `nvme0n1 is mounted at /mnt (ext4)`.
     reason: String,
     /// How to remove the reason, if known.
@@ -105,7 +106,7 @@ struct Finding {
 
 /// The consequence of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
+enum FindingKind {
     /// Always a refusal.
     Impossible,
     /// A refusal, or a warning with `--allow-destroy`.
@@ -115,7 +116,7 @@ enum Kind {
 }
 
 impl Finding {
-    fn new(kind: Kind, reason: impl ToString, remedy: Option<String>) -> Finding {
+    fn new(kind: FindingKind, reason: impl ToString, remedy: Option<String>) -> Finding {
         Finding {
             kind,
             reason: printable(&reason.to_string()),
@@ -127,9 +128,9 @@ impl Finding {
 /// Returns all findings for one device.
 fn look(root: &Root, written: &Written) -> Vec<Finding> {
     match place(root, written.target) {
-        Place::Free | Place::File => Vec::new(),
-        Place::Opaque => of_signatures(ends::signatures(root, written.device), "it"),
-        Place::Disk(name) => {
+        Contents::Free | Contents::File => Vec::new(),
+        Contents::Opaque => of_signatures(ends::signatures(root, written.device), "it"),
+        Contents::Disk(name) => {
             let mut disk = Disk::read(root, &name);
             if disk.signatures.is_err()
                 && let Ok(true) = ends::are_zero(written.device)
@@ -145,19 +146,19 @@ fn look(root: &Root, written: &Written) -> Vec<Finding> {
 
 /// Returns the finding of a store of Adit. What cannot be read is not known to be one.
 fn of_store(root: &Root, written: &Written) -> Option<Finding> {
-    let is_store =
-        place(root, written.target) != Place::Free && ends::hold_store(written.device) == Ok(true);
+    let is_store = place(root, written.target) != Contents::Free
+        && ends::hold_store(written.device) == Ok(true);
     is_store.then(|| store_found(written.target))
 }
 
 fn store_found(target: &Target) -> Finding {
     let remedy = format!("adit kv info {}", target.device());
-    Finding::new(Kind::Loss, "it is a device of a store of Adit", Some(remedy))
+    Finding::new(FindingKind::Loss, "it is a device of a store of Adit", Some(remedy))
 }
 
 /// Where a target's data is, if it may be lost.
 #[derive(Debug, PartialEq, Eq)]
-enum Place {
+enum Contents {
     /// Made for the run.
     Free,
     /// A file, which may be overwritten unless it holds a store.
@@ -168,38 +169,42 @@ enum Place {
     Opaque,
 }
 
-fn place(root: &Root, target: &Target) -> Place {
+fn place(root: &Root, target: &Target) -> Contents {
     match target {
-        Target::Kernel(kernel) if kernel.path == KernelPath::Null => Place::Free,
+        Target::Kernel(kernel) if kernel.path == KernelPath::Null => Contents::Free,
         Target::Kernel(kernel) => match disk_of_file(root, &kernel.file) {
-            Some(name) => Place::Disk(name),
+            Some(name) => Contents::Disk(name),
             // A namespace without a block device has a format the kernel cannot use.
-            None if kernel.path == KernelPath::UringCmd => Place::Opaque,
-            None => Place::File,
+            None if kernel.path == KernelPath::UringCmd => Contents::Opaque,
+            None => Contents::File,
         },
         Target::Soft { options, .. } => match options.parse::<soft::Options>().map(|o| o.storage) {
             // The software controller may store its data on one of the kernel's disks.
             Ok(Storage::File { path, .. }) => {
-                disk_of_file(root, &path).map_or(Place::Opaque, Place::Disk)
+                disk_of_file(root, &path).map_or(Contents::Opaque, Contents::Disk)
             }
-            Ok(_) => Place::Free,
-            Err(_) => Place::Opaque,
+            Ok(_) => Contents::Free,
+            Err(_) => Contents::Opaque,
         },
         // vfio, vfio-user, and future targets.
-        _ => Place::Opaque,
+        _ => Contents::Opaque,
     }
 }
 
 fn of_disk(disk: &Disk) -> Vec<Finding> {
     let name = &disk.name;
     let mut findings: Vec<Finding> = disk.uses.iter().map(of_use).collect();
-    if disk.is_claimed && findings.iter().all(|finding| finding.kind == Kind::Beside) {
+    if disk.is_claimed && findings.iter().all(|finding| finding.kind == FindingKind::Beside) {
         let reason = format!("{name} is claimed by the kernel or by an unknown process");
-        findings.push(Finding::new(Kind::Loss, reason, Some(format!("lsblk /dev/{name}"))));
+        findings.push(Finding::new(FindingKind::Loss, reason, Some(format!("lsblk /dev/{name}"))));
     }
     if disk.is_read_only {
         let remedy = format!("blockdev --setrw /dev/{name}");
-        findings.push(Finding::new(Kind::Impossible, format!("{name} is read-only"), Some(remedy)));
+        findings.push(Finding::new(
+            FindingKind::Impossible,
+            format!("{name} is read-only"),
+            Some(remedy),
+        ));
     }
     findings.extend(of_signatures(disk.signatures.clone(), name));
     findings
@@ -208,7 +213,8 @@ fn of_disk(disk: &Disk) -> Vec<Finding> {
 fn of_use(used: &Use) -> Finding {
     let (reason, remedy) = used.in_words();
     // An idle monitor also has it open; users that need exclusive access claim it.
-    let kind = if matches!(used, Use::Open { .. }) { Kind::Beside } else { Kind::Loss };
+    let kind =
+        if matches!(used, Use::Open { .. }) { FindingKind::Beside } else { FindingKind::Loss };
     Finding::new(kind, reason, Some(remedy))
 }
 
@@ -219,7 +225,7 @@ fn of_signatures(
     match signatures {
         Ok(found) => told_once(&found)
             .into_iter()
-            .map(|(reason, _)| Finding::new(Kind::Loss, reason, None))
+            .map(|(reason, _)| Finding::new(FindingKind::Loss, reason, None))
             .collect(),
         Err(why) => {
             let reason = format!("the contents of {device} are unknown ({why})");
@@ -228,7 +234,7 @@ fn of_signatures(
             } else {
                 "reading it needs permission"
             };
-            vec![Finding::new(Kind::Loss, reason, Some(remedy.to_owned()))]
+            vec![Finding::new(FindingKind::Loss, reason, Some(remedy.to_owned()))]
         }
     }
 }
@@ -236,9 +242,9 @@ fn of_signatures(
 /// Returns the warnings, or one refusal for all refused devices.
 fn judge(looked: &[(String, Vec<Finding>)], permission: Permission) -> Result<Vec<Warning>> {
     let refuses = |finding: &&Finding| match finding.kind {
-        Kind::Impossible => true,
-        Kind::Loss => !permission.is_given,
-        Kind::Beside => false,
+        FindingKind::Impossible => true,
+        FindingKind::Loss => !permission.is_given,
+        FindingKind::Beside => false,
     };
     let refusals = looked.iter().filter_map(|(device, findings)| {
         let against: Vec<&Finding> = findings.iter().filter(refuses).collect();
@@ -262,7 +268,7 @@ fn refusal(device: &str, against: &[&Finding], option: &str) -> Failure {
         format!("{}{}", finding.reason, remedy.unwrap_or_default())
     };
     let reasons: Vec<String> = against.iter().map(reason).collect();
-    let liftable = against.iter().all(|finding| finding.kind == Kind::Loss);
+    let liftable = against.iter().all(|finding| finding.kind == FindingKind::Loss);
     let remedy = match liftable {
         true => format!("use another device, or add {option} if all of its data may be lost"),
         false => "use another device".to_owned(),
@@ -273,7 +279,7 @@ fn refusal(device: &str, against: &[&Finding], option: &str) -> Failure {
 fn warning(device: &str, finding: &Finding, option: &str) -> Warning {
     let reason = &finding.reason;
     match finding.kind {
-        Kind::Beside => Warning {
+        FindingKind::Beside => Warning {
             code: "device-shared",
             text: format!("{device}: {reason}, so other users may affect its figures and data"),
         },

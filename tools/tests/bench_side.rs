@@ -127,7 +127,7 @@ fn latencies_of_two_reports_are_of_the_same_kind() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(2) && said.contains("lat_percentiles=1"), "{said}");
     let page = |reports: [&str; 2]| adit(&[&["bench", "report"], &reports[..]].concat()).stdout;
-    let shows_total = |page: Vec<u8>| String::from_utf8_lossy(&page).contains("7.77");
+    let shows_total = |page: Vec<u8>| String::from_utf8_lossy(&page).contains("7.8 ms");
     assert!(!shows_total(page([&plain, &both])) && shows_total(page([&both, &total])));
 }
 

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::figures::{Entry, Kind, Metric};
+use super::figures::{Entry, LatencyKind, Metric};
 use super::file::Report;
 use super::statistics::Estimate;
 use super::summary::{self, Point};
@@ -115,7 +115,7 @@ struct Row {
     way: Way,
     metric: Metric,
     /// The kind of latency, if the metric is one.
-    kind: Option<Kind>,
+    kind: Option<LatencyKind>,
     old: Estimate,
     new: Estimate,
     /// New to old.
@@ -135,7 +135,7 @@ struct Changes {
 }
 
 impl Changes {
-    /// Compares the entries of two reports, each read once for each of [`Kind::ALL`].
+    /// Compares the entries of two reports, each read once for each of [`LatencyKind::ALL`].
     fn between(old: &[Vec<Entry>; 2], new: &[Vec<Entry>; 2], threshold: f64) -> Changes {
         let points = |of: &[Vec<Entry>; 2]| of.each_ref().map(|one| summary::points(one, None));
         let (all_old, all_new) = (points(old), points(new));
@@ -150,7 +150,7 @@ impl Changes {
         };
         let (mut rows, mut unlike) = (Vec::new(), Vec::new());
         for (index, new_point) in new_points.iter().enumerate() {
-            let pairs = Kind::ALL.map(|kind| {
+            let pairs = LatencyKind::ALL.map(|kind| {
                 let of_kind = &all_new[kind as usize][index];
                 Some((peer(of_kind, &all_old[kind as usize])?, of_kind))
             });
@@ -259,7 +259,7 @@ impl Row {
             self.target.clone(),
             self.way.name().to_owned(),
             match self.kind {
-                Some(Kind::Completion) => format!("{} (clat)", self.metric.name()),
+                Some(LatencyKind::Completion) => format!("{} (clat)", self.metric.name()),
                 _ => self.metric.name().to_owned(),
             },
             self.metric.show(self.old.median),
@@ -275,7 +275,7 @@ impl Row {
             "target": self.target,
             "way": self.way.name(),
             "metric": self.metric.key(),
-            "latency": self.kind.map(Kind::name),
+            "latency": self.kind.map(LatencyKind::name),
             "old": self.old,
             "new": self.new,
             "ratio": self.ratio,
@@ -306,9 +306,9 @@ fn judge(metric: Metric, ratio: Estimate, ios: u64, threshold: f64) -> Verdict {
 }
 
 /// Returns the kind of latency both points have; one with percentiles is preferred to one with means only.
-fn common_kind(pairs: &[(Point, &Point); 2]) -> Option<Kind> {
+fn common_kind(pairs: &[(Point, &Point); 2]) -> Option<LatencyKind> {
     let both_have = |metric: Metric| {
-        Kind::ALL.into_iter().find(|kind| {
+        LatencyKind::ALL.into_iter().find(|kind| {
             let (old, new) = &pairs[*kind as usize];
             has(old, metric) && has(new, metric)
         })
@@ -362,7 +362,7 @@ mod tests {
     }
 
     fn entries(report: &Value) -> [Vec<Entry>; 2] {
-        Kind::ALL.map(|kind| figures::entries_of(report, Some(kind)).expect("entries"))
+        LatencyKind::ALL.map(|kind| figures::entries_of(report, Some(kind)).expect("entries"))
     }
 
     fn verdict(changes: &Changes, metric: Metric) -> Verdict {
@@ -419,11 +419,11 @@ mod tests {
         for (old, new) in [(&clat[..], &both[..]), (&both, &clat)] {
             let changes = Changes::between(&entries(&with(old)), &entries(&with(new)), 0.05);
             let row = changes.rows.iter().find(|row| row.metric == Metric::P99).expect("a row");
-            assert_eq!((row.verdict, row.kind), (Verdict::Same, Some(Kind::Completion)));
+            assert_eq!((row.verdict, row.kind), (Verdict::Same, Some(LatencyKind::Completion)));
             assert!(changes.unlike.is_empty() && changes.text().contains("p99 (clat)"));
         }
         let changes = Changes::between(&entries(&with(&both)), &entries(&with(&both)), 0.05);
-        assert!(changes.rows.iter().any(|row| row.kind == Some(Kind::Total)));
+        assert!(changes.rows.iter().any(|row| row.kind == Some(LatencyKind::Total)));
     }
 
     #[test]

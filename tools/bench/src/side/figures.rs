@@ -2,7 +2,7 @@
 //!
 //! All comparisons and plots use these figures, so earlier files and current runs are treated alike. Latencies
 //! are total ones (our own `adit.latency`, fio's `lat_ns`) if the report has percentiles of them, else
-//! completion latencies (`clat_ns`), fio's default. Reports to compare are read once for each [`Kind`], so that
+//! completion latencies (`clat_ns`), fio's default. Reports to compare are read once for each [`LatencyKind`], so that
 //! only like latencies are compared.
 
 use std::collections::BTreeMap;
@@ -13,16 +13,16 @@ use crate::way::{PerWay, Way};
 
 /// Which part of an I/O's time a latency covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum LatencyKind {
     /// The whole: fio's `lat`.
     Total,
     /// From submission on: fio's `clat`.
     Completion,
 }
 
-impl Kind {
+impl LatencyKind {
     /// Both, the preferred first.
-    pub(super) const ALL: [Kind; 2] = [Kind::Total, Kind::Completion];
+    pub(super) const ALL: [LatencyKind; 2] = [LatencyKind::Total, LatencyKind::Completion];
 
     /// fio's name.
     pub(super) fn name(self) -> &'static str {
@@ -154,7 +154,7 @@ impl Entry {
     fn read(
         entry: &Value,
         shared: &BTreeMap<String, String>,
-        kind: Option<Kind>,
+        kind: Option<LatencyKind>,
     ) -> Result<Entry, String> {
         let job = entry["jobname"].as_str().ok_or("has no `jobname`")?;
         if Way::ALL.iter().all(|way| !entry[way.name()].is_object()) {
@@ -284,7 +284,7 @@ pub(super) fn entries(report: &Value) -> Result<Vec<Entry>, String> {
 ///
 /// # Errors
 /// As [`entries`].
-pub(super) fn entries_of(report: &Value, kind: Option<Kind>) -> Result<Vec<Entry>, String> {
+pub(super) fn entries_of(report: &Value, kind: Option<LatencyKind>) -> Result<Vec<Entry>, String> {
     let jobs = report["jobs"].as_array().ok_or("has no list `jobs`")?;
     let shared: BTreeMap<String, String> = strings(&report["global options"]).collect();
     let mut entries: Vec<Entry> = Vec::new();
@@ -310,7 +310,7 @@ fn strings(object: &Value) -> impl Iterator<Item = (String, String)> {
     })
 }
 
-fn way_figures(entry: &Value, way: Way, kind: Option<Kind>) -> Option<WayFigures> {
+fn way_figures(entry: &Value, way: Way, kind: Option<LatencyKind>) -> Option<WayFigures> {
     let figures = &entry[way.name()];
     let ios = figures["total_ios"].as_u64().filter(|ios| *ios > 0)?;
     let ours = &entry["adit"]["latency"][way.name()];
@@ -318,8 +318,8 @@ fn way_figures(entry: &Value, way: Way, kind: Option<Kind>) -> Option<WayFigures
         ours.is_object() && kind.is_none_or(|kind| ours["kind"].as_str() == Some(kind.name()));
     let latency = match kind {
         _ if is_ours => ours,
-        Some(Kind::Total) => &figures["lat_ns"],
-        Some(Kind::Completion) => &figures["clat_ns"],
+        Some(LatencyKind::Total) => &figures["lat_ns"],
+        Some(LatencyKind::Completion) => &figures["clat_ns"],
         None => latency_of(figures),
     };
     let ours_cdf = if is_ours { &entry["adit"]["cdf"][way.name()] } else { &Value::Null };

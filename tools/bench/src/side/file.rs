@@ -5,12 +5,13 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::figures::{self, Entry, Kind};
+use super::figures::{self, Entry, LatencyKind};
 use crate::failure::{Failure, Result};
 use crate::human::si;
 
 /// A report's contents.
 #[derive(Clone, Debug)]
+#[cfg_attr(not(feature = "report"), expect(dead_code, reason = "only pages show all of it"))]
 pub(super) struct Report {
     /// The file's path.
     pub(super) name: String,
@@ -34,7 +35,7 @@ impl Report {
         Report::of(name, &report)
     }
 
-    /// Reads the jobs of the report at `path` once for each of [`Kind::ALL`].
+    /// Reads the jobs of the report at `path` once for each of [`LatencyKind::ALL`].
     ///
     /// # Errors
     /// As [`Report::open`].
@@ -43,7 +44,7 @@ impl Report {
         Report::of(name.clone(), &report)?;
         let of = |kind| figures::entries_of(&report, Some(kind));
         let [total, completion] =
-            Kind::ALL.map(|kind| of(kind).map_err(|why| refused(&name, &why)));
+            LatencyKind::ALL.map(|kind| of(kind).map_err(|why| refused(&name, &why)));
         Ok([total?, completion?])
     }
 

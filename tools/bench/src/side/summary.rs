@@ -154,6 +154,20 @@ fn compare_with_first(points: &mut [Point], first: Option<&str>) {
     }
 }
 
+/// Compares with the points of a report made separately, so that their rounds do not correspond: with those on `target`
+/// if there are any.
+#[cfg(feature = "report")]
+pub(super) fn compare_apart(point: &mut Point, known: &[Point], target: &str) {
+    let mut peers = known.iter().filter(|other| other.is_peer_of(point));
+    let base = peers.clone().find(|other| other.target == target).or(peers.next());
+    for figure in &mut point.figures {
+        let values = |samples: &BTreeMap<u64, f64>| samples.values().copied().collect::<Vec<_>>();
+        let base = base.and_then(|base| base.figure(figure.metric));
+        figure.ratio = base
+            .and_then(|base| Estimate::of_ratio(&values(&base.samples), &values(&figure.samples)));
+    }
+}
+
 /// Computes the ratio round by round, which cancels effects common to a round.
 fn ratio(figure: &Figure, base: &Figure) -> Option<Estimate> {
     let of_round = |(round, value): (&u64, &f64)| {

@@ -34,6 +34,17 @@ impl Table {
         self.rows.len() < 2
     }
 
+    /// Returns the rows without empty columns, each cell with whether it is text.
+    #[cfg(feature = "report")]
+    pub(super) fn rows(&self) -> impl Iterator<Item = impl Iterator<Item = (&str, bool)>> {
+        let widths = self.widths(usize::MAX);
+        self.rows.iter().map(move |row| {
+            let cells = row.iter().zip(widths.clone()).enumerate();
+            let cells = cells.filter(|(_, (_, width))| *width > 0);
+            cells.map(|(column, (cell, _))| (&**cell, column < self.texts))
+        })
+    }
+
     /// Formats the table. Omits empty columns, and shortens text that does not fit in the middle.
     pub(super) fn render(&self) -> String {
         self.render_within(WIDTH)
@@ -105,8 +116,8 @@ pub(crate) fn table(comparison: &Comparison) -> String {
             if rounds > 1 { format!(": medians of {rounds} rounds") } else { String::new() };
         writeln!(text, "{}{medians}", crate::human::printable(job))
             .expect("a string takes everything");
-        text.push_str(&indented(&figures(&points)));
-        let ratios = ratios(&points);
+        text.push_str(&indented(&figures(&points, "sweep", Point::sweep_text)));
+        let ratios = ratios(&points, "sweep", Point::sweep_text);
         if !ratios.is_empty() {
             text.push_str(&format!("  {}\n", against(&points)));
             text.push_str(&indented(&ratios));
@@ -122,12 +133,13 @@ fn indented(table: &Table) -> String {
     table.render_within(WIDTH - 2).lines().map(|line| format!("  {line}\n")).collect()
 }
 
-fn figures(points: &[&Point]) -> Table {
-    let mut heading = vec!["sweep", "target", "way"];
+/// Formats the medians of all points; `name` distinguishes them in the first column.
+pub(super) fn figures(points: &[&Point], first: &str, name: fn(&Point) -> String) -> Table {
+    let mut heading = vec![first, "target", "way"];
     heading.extend(Metric::ALL.map(Metric::name));
     let mut table = Table::new(&heading, 3);
     for point in points {
-        let mut row = named(point);
+        let mut row = vec![name(point), point.target.clone(), point.way.name().to_owned()];
         row.extend(Metric::ALL.map(|metric| {
             let figure = point.figure(metric);
             figure.map_or_else(String::new, |figure| metric.show(figure.estimate.median))
@@ -137,9 +149,10 @@ fn figures(points: &[&Point]) -> Table {
     table
 }
 
-fn ratios(points: &[&Point]) -> Table {
+/// Formats the ratios to the first target, as [`figures`].
+pub(super) fn ratios(points: &[&Point], first: &str, name: fn(&Point) -> String) -> Table {
     const TOLD: [Metric; 5] = [Metric::Iops, Metric::Mean, Metric::P99, Metric::P9999, Metric::Cpu];
-    let mut heading = vec!["sweep", "target", "way"];
+    let mut heading = vec![first, "target", "way"];
     heading.extend(TOLD.map(Metric::name));
     let mut table = Table::new(&heading, 3);
     for point in points {
@@ -147,15 +160,11 @@ fn ratios(points: &[&Point]) -> Table {
         if TOLD.into_iter().all(|metric| of(metric).is_none()) {
             continue;
         }
-        let mut row = named(point);
+        let mut row = vec![name(point), point.target.clone(), point.way.name().to_owned()];
         row.extend(TOLD.map(|metric| of(metric).map_or_else(String::new, ratio)));
         table.push(row);
     }
     table
-}
-
-fn named(point: &Point) -> Vec<String> {
-    vec![point.sweep_text(), point.target.clone(), point.way.name().to_owned()]
 }
 
 /// Formats `1.05 (1.03-1.07)`, without the interval for a single round.
@@ -180,7 +189,7 @@ fn places(ratio: f64, decimals: usize) -> String {
 }
 
 /// Explains what the ratios compare with, and the parentheses.
-fn against(points: &[&Point]) -> String {
+pub(super) fn against(points: &[&Point]) -> String {
     let first =
         points.iter().find(|point| point.figures.iter().all(|figure| figure.ratio.is_none()));
     let first = cut(first.map_or("the first", |point| &point.target), 60);

@@ -19,6 +19,12 @@ pub enum Size {
     Percent(u8),
 }
 
+impl Default for Size {
+    fn default() -> Size {
+        Size::Bytes(0)
+    }
+}
+
 impl Size {
     /// Returns the number of bytes, out of `whole`.
     pub fn of(self, whole: u64) -> u64 {

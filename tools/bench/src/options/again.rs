@@ -41,7 +41,7 @@ mod tests {
     #[test]
     fn a_changed_option_changes_nothing_else() {
         let base = Section {
-            job: JobOptions::default().with("verify", "md5").expect("a job"),
+            job: JobOptions::usual().with("verify", "md5").expect("a job"),
             given: vec![("iodepth".to_owned(), "1".to_owned())],
         };
         let changed = base
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn what_contradicts_the_rest_is_refused() {
-        let job = JobOptions::default().with("iodepth_batch_complete_min", "0").expect("a job");
+        let job = JobOptions::usual().with("iodepth_batch_complete_min", "0").expect("a job");
         assert!(job.with("iodepth_low", "2").expect_err("too deep").contains("iodepth_low=2"));
         assert!(job.with("iodepth", "x").expect_err("no number").starts_with("iodepth: "));
     }

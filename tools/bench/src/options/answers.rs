@@ -32,9 +32,8 @@ fn about_option(name: &str) -> Result<String> {
     if let Some(spec) = table::find(&option) {
         return Ok(explained(spec));
     }
-    let other = others::find(&option).ok_or_else(|| {
-        Failure::usage(format!("--cmdhelp={name}: {}", super::written::unknown(&option)))
-    })?;
+    let other = others::find(&option)
+        .ok_or_else(|| Failure::usage(format!("--cmdhelp={name}: {}", table::unknown(&option))))?;
     Ok(format!("{option:>20}: {}\n", other.explained().unwrap_or_else(|| other.refusal())))
 }
 

@@ -22,7 +22,7 @@ pub(crate) fn job(job: &JobOptions) -> Result<(), String> {
 }
 
 fn ranges(job: &JobOptions) -> Result<(), String> {
-    if job.num_range == 1 {
+    if job.nvme.num_range == 1 {
         return Ok(());
     }
     refuse(job.rw.reads || job.rw.writes, || {
@@ -31,10 +31,13 @@ fn ranges(job: &JobOptions) -> Result<(), String> {
     refuse(targets::count(job) > 1, || {
         "num_range needs a single device, as a trim has all its ranges on one; give each device a job".into()
     })?;
-    refuse(job.serialize_overlap || job.logs.iolog.is_some() || !job.replay.logs.is_empty(), || {
-        "serialize_overlap, write_iolog and read_iolog know one range of a trim; use num_range=1"
+    refuse(
+        job.batch.serialize_overlap || job.logs.iolog.is_some() || !job.replay.logs.is_empty(),
+        || {
+            "serialize_overlap, write_iolog and read_iolog know one range of a trim; use num_range=1"
             .into()
-    })
+        },
+    )
 }
 
 /// Returns whether the job changes data on the device.
@@ -48,22 +51,22 @@ fn refuse(is_wrong: bool, why: impl FnOnce() -> String) -> Result<(), String> {
 }
 
 fn times(job: &JobOptions) -> Result<(), String> {
-    refuse(job.thinktime.spin > job.thinktime.time, || {
+    refuse(job.time.thinktime.spin > job.time.thinktime.time, || {
         "thinktime_spin is a part of thinktime; give no more than it".into()
     })?;
-    let has_pause = !job.thinktime.time.is_zero();
-    refuse(!has_pause && !job.thinktime.iotime.is_zero(), || {
+    let has_pause = !job.time.thinktime.time.is_zero();
+    refuse(!has_pause && !job.time.thinktime.iotime.is_zero(), || {
         "thinktime_iotime needs a thinktime; give both".into()
     })?;
-    if let Some(target) = job.latency_target {
+    if let Some(target) = job.time.latency_target {
         refuse(target.window.is_zero(), || {
             "latency_target needs a latency_window; give latency_window=1s".into()
         })?;
-        refuse(job.runtime.is_some_and(|runtime| runtime < target.window), || {
+        refuse(job.time.runtime.is_some_and(|runtime| runtime < target.window), || {
             "latency_window is longer than runtime; no depth could be tried".into()
         })?;
     }
-    if let Some(steady) = job.steadystate {
+    if let Some(steady) = job.time.steadystate {
         refuse(steady.duration.is_zero(), || {
             "steadystate needs a steadystate_duration; give steadystate_duration=10".into()
         })?;
@@ -89,7 +92,7 @@ fn sizes(job: &JobOptions) -> Result<(), String> {
     })?;
     let step = job.rw.step;
     refuse(
-        !job.rw.random && step < 0 && job.amount.size.is_none() && job.filename.is_empty(),
+        !job.rw.random && step < 0 && job.amount.size.is_none() && job.files.filename.is_empty(),
         || "going backwards over files of the job's own needs their size; give size".into(),
     )
 }
@@ -177,7 +180,7 @@ mod tests {
 
     /// Returns why a job with these options is refused.
     fn refusal(options: &[(&str, &str)]) -> Option<String> {
-        let mut draft = Draft::default();
+        let mut draft = Draft::new();
         for (name, value) in options {
             written::set(&mut draft, name, Some(value)).expect(value);
         }
@@ -248,14 +251,14 @@ mod tests {
 
     #[test]
     fn the_share_of_writes_is_what_reads_leave() {
-        let mut draft = Draft::default();
+        let mut draft = Draft::new();
         written::set(&mut draft, "rwmixwrite", Some("30")).expect("a share");
         assert_eq!(draft.finish().map(|job| job.rwmixread), Ok(70));
     }
 
     #[test]
     fn with_a_file_size_the_size_is_how_much_is_moved() {
-        let mut draft = Draft::default();
+        let mut draft = Draft::new();
         for (name, value) in [("size", "4m"), ("filesize", "1m"), ("nrfiles", "2")] {
             written::set(&mut draft, name, Some(value)).expect(value);
         }

@@ -8,12 +8,14 @@ use std::sync::OnceLock;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
 use super::answers;
-use super::draft::NAME;
+use super::defaults::NAME;
+use super::job::Section;
 use super::jobfile::{self, Surroundings, keywords};
 use super::others::{self, Other};
-use super::table::{self, Kind};
+use super::request::Request;
+use super::run::RunOptions;
+use super::table::{self, ValueKind};
 use super::written::{self, Place, Written, WrittenSection, quoted};
-use super::{Request, RunOptions, Section};
 use crate::failure::{Failure, Result};
 
 const EXAMPLES: &str = "\
@@ -185,7 +187,7 @@ impl BenchArgs {
     /// Refuses too many threads, and warnings if they are fatal.
     fn check_limits(&self, request: &Request) -> Result<()> {
         let threads: u64 =
-            request.sections.iter().map(|section| u64::from(section.job.numjobs)).sum();
+            request.sections.iter().map(|section| u64::from(section.job.order.numjobs)).sum();
         if let Some(most) = self.run.max_jobs.filter(|most| threads > *most) {
             return Err(Failure::usage(format!(
                 "--max-jobs={most}: the jobs have {threads} threads; give --max-jobs={threads}, or a smaller numjobs"
@@ -273,7 +275,7 @@ pub fn unknown_option(written: &str) -> String {
         return format!("{written}: options have two dashes, as in --rw=read");
     }
     let run = longs(&RunOptions::augment_args(Command::new("bench")));
-    let why = written::unknown_beside(&written::canonical(name), run.iter().map(String::as_str));
+    let why = table::unknown_beside(&written::canonical(name), run.iter().map(String::as_str));
     format!("--{name}: {why}")
 }
 
@@ -281,13 +283,13 @@ fn longs(command: &Command) -> BTreeSet<String> {
     command.get_arguments().filter_map(|arg| arg.get_long().map(str::to_owned)).collect()
 }
 
-fn valued(arg: Arg, kind: Kind) -> Arg {
+fn valued(arg: Arg, kind: ValueKind) -> Arg {
     let arg = arg.action(ArgAction::Append);
     match kind {
-        Kind::Value => arg.num_args(1).allow_hyphen_values(true),
-        Kind::Bool => arg.num_args(0..=1).default_missing_value("1"),
-        Kind::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("1"),
-        Kind::Optional => arg.num_args(0..=1).require_equals(true).default_missing_value(""),
+        ValueKind::Value => arg.num_args(1).allow_hyphen_values(true),
+        ValueKind::Bool => arg.num_args(0..=1).default_missing_value("1"),
+        ValueKind::Switch => arg.num_args(0..=1).require_equals(true).default_missing_value("1"),
+        ValueKind::Optional => arg.num_args(0..=1).require_equals(true).default_missing_value(""),
     }
 }
 
@@ -332,7 +334,7 @@ impl FromArgMatches for BenchArgs {
 
 fn given(name: &str, value: &str) -> Written {
     // clap's placeholder for a missing value is not shown.
-    let is_optional = table::find(name).is_some_and(|spec| spec.kind == Kind::Optional);
+    let is_optional = table::find(name).is_some_and(|spec| spec.kind == ValueKind::Optional);
     let value = (!(is_optional && value.is_empty())).then(|| value.to_owned());
     Written { name: name.to_owned(), value, place: Place::CommandLine }
 }

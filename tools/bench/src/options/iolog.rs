@@ -16,8 +16,10 @@ use std::fs;
 use std::io::Read;
 use std::sync::Arc;
 
+use super::job::{AmountOptions, JobOptions};
+use super::replay::{LogAction, LogEntry};
 use super::targets;
-use super::{BlockSizes, JobOptions, Section, Workload};
+use super::values::{BlockSizes, Workload};
 use crate::failure::{Failure, Result};
 use crate::units::Size;
 use crate::way::{PerWay, Way};
@@ -27,102 +29,11 @@ const BLKTRACE: u32 = 0x6561_7400;
 /// Microseconds of the unit of `wait`.
 const US_PER_MS: u64 = 1000;
 
-/// `read_iolog` and the options that change what is replayed.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct ReplayOptions {
-    /// `read_iolog`: logs, of which the job's thread N replays the Nth.
-    pub(crate) logs: Vec<String>,
-    /// `replay_no_stall`: ignores the times.
-    pub(crate) no_stall: bool,
-    /// `replay_time_scale`: the speed in percent; 0 for 100.
-    pub(crate) time_scale: u32,
-    /// `replay_redirect`: the target of all I/Os.
-    pub(crate) redirect: Option<String>,
-    /// `replay_scale`: divides the offsets, unless it is 0.
-    pub(crate) scale: u64,
-    /// `replay_align`: rounds the offsets down to a multiple, unless it is 0.
-    pub(crate) align: u64,
-    /// `replay_skip`: leaves out reads, writes, trims, flushes.
-    pub(crate) skip: [bool; 4],
-    /// The logs, once they are read.
-    pub(crate) read: Option<Arc<[Arc<[Entry]>]>>,
-}
-
-/// An action of a log.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Entry {
-    /// The least time after the previous action, in microseconds.
-    pub(crate) after_us: u64,
-    /// The least time after the start, in microseconds.
-    pub(crate) at_us: u64,
-    /// The index of the log's file.
-    pub(crate) file: u32,
-    pub(crate) action: Action,
-}
-
-/// What an entry does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Action {
-    /// An I/O of `bytes` at `offset`.
-    Io {
-        way: Way,
-        offset: u64,
-        bytes: u64,
-    },
-    Flush,
-}
-
-impl Entry {
-    /// Returns way, offset and length of an I/O.
-    pub(crate) fn io(&self) -> Option<(Way, u64, u64)> {
-        match self.action {
-            Action::Io { way, offset, bytes } => Some((way, offset, bytes)),
-            Action::Flush => None,
-        }
-    }
-}
-
-impl ReplayOptions {
-    /// Returns what the job's thread replays.
-    pub(crate) fn of_thread(&self, thread: u32) -> Option<&Arc<[Entry]>> {
-        self.read.as_ref().map(|logs| &logs[thread as usize % logs.len()])
-    }
-
-    /// Returns the speed in percent.
-    fn percent(&self) -> u64 {
-        if self.time_scale == 0 { 100 } else { self.time_scale.into() }
-    }
-
-    /// Applies the options to a log.
-    fn changed(&self, entries: Vec<Entry>) -> Vec<Entry> {
-        let mut waited = 0;
-        let mut kept = Vec::with_capacity(entries.len());
-        for mut entry in entries {
-            waited += entry.after_us;
-            let kind = entry.io().map_or(3, |(way, ..)| way as usize);
-            if self.skip[kind] {
-                continue;
-            }
-            let scaled = |us: u64| (u128::from(us) * 100 / u128::from(self.percent())) as u64;
-            let (after, at) = (std::mem::take(&mut waited), entry.at_us);
-            (entry.after_us, entry.at_us) =
-                if self.no_stall { (0, 0) } else { (scaled(after), scaled(at)) };
-            if let Action::Io { offset, .. } = &mut entry.action {
-                *offset /= self.scale.max(1);
-                *offset -= *offset % self.align.max(1);
-            }
-            kept.push(entry);
-        }
-        kept
-    }
-}
-
 /// Reads the logs of a job that replays some; they decide its files and its I/Os.
 ///
 /// # Errors
 /// A log cannot be read, is none, or does not go with the job's other options.
-pub(crate) fn load(section: &mut Section) -> Result<()> {
-    let job = &mut section.job;
+pub(crate) fn load(job: &mut JobOptions) -> Result<()> {
     if job.replay.logs.is_empty() || job.replay.read.is_some() {
         return Ok(());
     }
@@ -137,7 +48,7 @@ pub(crate) fn load(section: &mut Section) -> Result<()> {
         all.push(Arc::from(entries));
     }
     let redirect = job.replay.redirect.clone();
-    let strange = job.filename.iter().find(|name| !log.files.contains(name));
+    let strange = job.files.filename.iter().find(|name| !log.files.contains(name));
     if let Some(name) = strange.filter(|_| redirect.is_none()) {
         return Err(Failure::usage(format!(
             "job '{}': filename={name} is no file of its log, which decides the files; give replay_redirect={name} to \
@@ -145,12 +56,12 @@ pub(crate) fn load(section: &mut Section) -> Result<()> {
             job.name
         )));
     }
-    job.filename = match redirect {
+    job.files.filename = match redirect {
         Some(target) => vec![target],
         None => log.files,
     };
     job.files.directory = None;
-    shape(job, all.iter().flat_map(|log: &Arc<[Entry]>| log.iter()).filter_map(Entry::io));
+    shape(job, all.iter().flat_map(|log: &Arc<[LogEntry]>| log.iter()).filter_map(LogEntry::io));
     job.replay.read = Some(all.into());
     Ok(())
 }
@@ -174,13 +85,12 @@ fn shape(job: &mut JobOptions, ios: impl Iterator<Item = (Way, u64, u64)>) {
             (least, most) => BlockSizes::Range(least, most),
         };
     }
-    if job.amount.loops > 1 || job.time_based {
-        let name = if job.time_based { "time_based" } else { "loops" };
+    if job.amount.loops > 1 || job.time.time_based {
+        let name = if job.time.time_based { "time_based" } else { "loops" };
         job.unheeded.push((name, "a log is replayed once, as by fio; give it several times"));
     }
-    job.time_based = false;
-    job.amount =
-        super::AmountOptions { number_ios: job.amount.number_ios, ..JobOptions::default().amount };
+    job.time.time_based = false;
+    job.amount = AmountOptions { number_ios: job.amount.number_ios, ..JobOptions::usual().amount };
     job.amount.offset = Size::Bytes(0);
 }
 
@@ -227,7 +137,7 @@ impl Log {
     ///
     /// # Errors
     /// A sentence that names the line.
-    fn parse(&mut self, text: &str) -> std::result::Result<Vec<Entry>, String> {
+    fn parse(&mut self, text: &str) -> std::result::Result<Vec<LogEntry>, String> {
         let (mut version, mut clock) = (None, Clock::default());
         let mut entries = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
@@ -262,7 +172,7 @@ impl Log {
         words: &[&str],
         version: u32,
         clock: &mut Clock,
-    ) -> std::result::Result<Option<Entry>, String> {
+    ) -> std::result::Result<Option<LogEntry>, String> {
         let words = match words {
             [time, rest @ ..] if version == 3 => {
                 let us = number(time)?;
@@ -281,12 +191,12 @@ impl Log {
                 clock.at_us = number(ms)?.saturating_mul(US_PER_MS);
                 return Ok(None);
             }
-            [file, "sync" | "datasync", _, _] => (Action::Flush, file),
+            [file, "sync" | "datasync", _, _] => (LogAction::Flush, file),
             [file, name, offset, bytes] => (io(name, number(offset)?, number(bytes)?)?, file),
             _ => return Err(format!("'{}' is no action of a log", words.join(" "))),
         };
         let (after_us, at_us) = (std::mem::take(&mut clock.waited_us), clock.at_us);
-        Ok(Some(Entry { after_us, at_us, file: self.file(file), action }))
+        Ok(Some(LogEntry { after_us, at_us, file: self.file(file), action }))
     }
 
     /// Returns the index of a file, which is new if it was not named before.
@@ -299,7 +209,7 @@ impl Log {
     }
 }
 
-fn io(name: &str, offset: u64, bytes: u64) -> std::result::Result<Action, String> {
+fn io(name: &str, offset: u64, bytes: u64) -> std::result::Result<LogAction, String> {
     let way = match name {
         "read" => Way::Read,
         "write" => Way::Write,
@@ -309,7 +219,7 @@ fn io(name: &str, offset: u64, bytes: u64) -> std::result::Result<Action, String
     if bytes == 0 || offset.checked_add(bytes).is_none() {
         return Err(format!("an I/O of {bytes} bytes at {offset} is none"));
     }
-    Ok(Action::Io { way, offset, bytes })
+    Ok(LogAction::Io { way, offset, bytes })
 }
 
 fn number(text: &str) -> std::result::Result<u64, String> {
@@ -338,19 +248,20 @@ pub(super) fn names(text: &str) -> super::grammar::Parsed<Vec<String>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::replay::ReplayOptions;
     use proptest::prelude::*;
 
-    fn parsed(text: &str) -> std::result::Result<(Vec<String>, Vec<Entry>), String> {
+    fn parsed(text: &str) -> std::result::Result<(Vec<String>, Vec<LogEntry>), String> {
         let mut log = Log::default();
         log.parse(text).map(|entries| (log.files, entries))
     }
 
-    fn entry(after_us: u64, at_us: u64, file: u32, action: Action) -> Entry {
-        Entry { after_us, at_us, file, action }
+    fn entry(after_us: u64, at_us: u64, file: u32, action: LogAction) -> LogEntry {
+        LogEntry { after_us, at_us, file, action }
     }
 
-    fn io(way: Way, offset: u64, bytes: u64) -> Action {
-        Action::Io { way, offset, bytes }
+    fn io(way: Way, offset: u64, bytes: u64) -> LogAction {
+        LogAction::Io { way, offset, bytes }
     }
 
     #[test]
@@ -361,13 +272,13 @@ mod tests {
         let expected = vec![
             entry(115, 0, 0, io(Way::Write, 0, 4096)),
             entry(36, 0, 1, io(Way::Trim, 4096, 512)),
-            entry(189, 0, 0, Action::Flush),
+            entry(189, 0, 0, LogAction::Flush),
         ];
         let files = vec!["a".to_owned(), "b".to_owned()];
         assert_eq!(parsed(three), Ok((files, expected)));
         let two = "fio version 2 iolog\n/x add\n/x open\n/x read 0 512\n/x wait 30 0\n/x sync 0 0\n/x close\n";
         let expected =
-            vec![entry(0, 0, 0, io(Way::Read, 0, 512)), entry(0, 30_000, 0, Action::Flush)];
+            vec![entry(0, 0, 0, io(Way::Read, 0, 512)), entry(0, 30_000, 0, LogAction::Flush)];
         assert_eq!(parsed(two), Ok((vec!["/x".to_owned()], expected)));
     }
 

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use super::draft::Draft;
 use super::grammar::{Parsed, switch, whole};
 use super::rows::rows;
-use super::table::Kind;
+use super::table::ValueKind;
 
 /// Options of fio with the same treatment for the same reason.
 #[derive(Debug)]
@@ -68,12 +68,12 @@ pub(crate) fn find(name: &str) -> Option<&'static Other> {
 
 impl Other {
     /// Returns whether a command line may omit the value.
-    pub(crate) fn kind(&self) -> Kind {
+    pub(crate) fn kind(&self) -> ValueKind {
         match self.treatment {
-            WithoutEffect if self.values == SWITCH => Kind::Switch,
-            WithWarning if self.lists("0") => Kind::Bool,
-            WithoutEffect | WithWarning => Kind::Value,
-            Absent | AbsentForRun => Kind::Optional,
+            WithoutEffect if self.values == SWITCH => ValueKind::Switch,
+            WithWarning if self.lists("0") => ValueKind::Bool,
+            WithoutEffect | WithWarning => ValueKind::Value,
+            Absent | AbsentForRun => ValueKind::Optional,
         }
     }
 
@@ -137,7 +137,7 @@ mod tests {
         concat!(include_str!("fio-3.33-options.txt"), include_str!("fio-3.41-options.txt"));
 
     fn take(name: &str, value: &str) -> Parsed<()> {
-        find(name).expect(name).take(&mut Draft::default(), name, Some(value))
+        find(name).expect(name).take(&mut Draft::new(), name, Some(value))
     }
 
     #[test]
@@ -165,9 +165,7 @@ mod tests {
     fn an_absent_option_that_is_switched_off_is_taken() {
         assert_eq!(take("atomic", "0"), Ok(()));
         assert!(take("atomic", "1").is_err() && take("uid", "0").is_err());
-        assert!(
-            find("atomic").expect("a row").take(&mut Draft::default(), "atomic", None).is_err()
-        );
+        assert!(find("atomic").expect("a row").take(&mut Draft::new(), "atomic", None).is_err());
     }
 
     #[test]
@@ -180,9 +178,9 @@ mod tests {
     #[test]
     fn what_matters_through_the_page_cache_needs_direct() {
         let with = |direct: bool, target: &str| {
-            let mut draft = Draft::default();
-            draft.job.direct = direct;
-            draft.job.filename = vec![target.to_owned()];
+            let mut draft = Draft::new();
+            draft.job.files.direct = direct;
+            draft.job.files.filename = vec![target.to_owned()];
             let hint = find("fadvise_hint").expect("an option");
             hint.take(&mut draft, "fadvise_hint", Some("0")).expect("taken");
             draft.finish().is_ok()
@@ -205,7 +203,7 @@ mod tests {
 
     #[test]
     fn the_last_value_decides_whether_there_is_a_warning() {
-        let mut draft = Draft::default();
+        let mut draft = Draft::new();
         let nice = find("nice").expect("an option");
         let mut names = |text: &str| {
             nice.take(&mut draft, "nice", Some(text)).expect("taken");

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use adit_driver::Target;
+use clap::builder::PossibleValuesParser;
 use clap::{ArgAction, Args, Command, FromArgMatches};
 
 use super::written;
@@ -14,29 +15,8 @@ use crate::units;
 pub(super) const RUN: &str = "Run";
 
 /// Names of fio's traces.
-const TRACES: [&str; 21] = [
-    "process",
-    "file",
-    "io",
-    "mem",
-    "blktrace",
-    "verify",
-    RANDOM,
-    "parse",
-    "diskutil",
-    "job",
-    "mutex",
-    "profile",
-    "time",
-    "net",
-    "rate",
-    "compress",
-    "steadystate",
-    "helperthread",
-    "zbd",
-    "sprandom",
-    ALL,
-];
+const TRACES: &str = "process file io mem blktrace verify random parse diskutil job mutex profile time net rate compress \
+                      steadystate helperthread zbd sprandom all";
 /// The only trace that is printed.
 const RANDOM: &str = "random";
 const ALL: &str = "all";
@@ -104,7 +84,7 @@ pub struct RunOptions {
     pub(crate) aux_path: PathBuf,
 
     /// Prints fio's traces, separated by commas: random prints the jobs' seeds, others are ignored
-    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = TRACES, hide_possible_values = true)]
+    #[arg(long, value_name = "WHAT", value_delimiter = ',', value_parser = PossibleValuesParser::new(TRACES.split(' ')), hide_possible_values = true)]
     pub(crate) debug: Vec<String>,
 
     /// Adds the terse format
@@ -224,14 +204,14 @@ fn sweep(text: &str) -> Result<Sweep, String> {
         .ok_or_else(|| format!("'{text}' is not a sweep such as iodepth=1,4,16"))?;
     let option = written::canonical(name);
     if table::find(&option).is_none() {
-        return Err(format!("{name}: {}", written::unknown(&option)));
+        return Err(format!("{name}: {}", table::unknown(&option)));
     }
     let values: Vec<String> = values.split(',').map(|value| value.trim().to_owned()).collect();
     if values.len() > MAX {
         return Err(format!("'{name}' has {} values; a sweep may have {MAX}", values.len()));
     }
     for value in &values {
-        let mut draft = super::draft::Draft::default();
+        let mut draft = super::draft::Draft::new();
         super::set::set(&mut draft, &option, value).map_err(|why| format!("{name}: {why}"))?;
     }
     Ok(Sweep { option, values })

@@ -29,7 +29,7 @@ pub(crate) fn set(draft: &mut Draft, name: &str, text: &str) -> Parsed<()> {
             return Ok(());
         }
     }
-    Err(super::written::unknown(name))
+    Err(super::table::unknown(name))
 }
 
 // Each of the following sets the options of its group and returns whether `name` is one of them.
@@ -39,18 +39,18 @@ fn place(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
     match name {
         "name" => job.name = job_name(text)?,
         "description" => job.description = Some(text.to_owned()),
-        "filename" => job.filename = targets::split(text)?,
+        "filename" => job.files.filename = targets::split(text)?,
         "directory" => job.files.directory = Some(text.replace("\\:", ":").into()),
         "filename_format" => job.files.filename_format = filename_format(text)?,
         "nrfiles" => job.files.nrfiles = within_u32(text, base, 1, 65536)?,
         "file_service_type" => job.files.file_service = file_service_type(text, base)?,
         "filesize" => draft.file_bytes = Some(filesize(text, base)?),
-        "ioengine" => job.ioengine = workload::engine(text)?,
-        "direct" => job.direct = switch(text)?,
-        "buffered" => job.direct = !switch(text)?,
+        "ioengine" => job.files.ioengine = workload::engine(text)?,
+        "direct" => job.files.direct = switch(text)?,
+        "buffered" => job.files.direct = !switch(text)?,
         "invalidate" => job.files.invalidate = switch(text)?,
-        "hipri" => job.hipri = switch(text)?,
-        "fixedbufs" => job.fixedbufs = switch(text)?,
+        "hipri" => job.files.hipri = switch(text)?,
+        "fixedbufs" => job.files.fixedbufs = switch(text)?,
         "unlink" => job.files.unlink = switch(text)?,
         "allow_file_create" => job.files.allow_file_create = switch(text)?,
         "fallocate" => job.files.fallocate = fallocate(text)?,
@@ -92,13 +92,13 @@ fn work(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
             workload::distributions(text, &mut job.random.random_distribution, base)?;
         }
         "percentage_random" => per_way(text, &mut job.random.percentage_random, percent)?,
-        "num_range" => job.num_range = within_u32(text, base, 1, 256)?,
-        "fdp" => job.placement.is_on = switch(text)?,
-        "dataplacement" => job.placement.is_on = data_placement(text)?,
-        "plids" => job.placement.indices = Some(numbers(text, "handles")?),
+        "num_range" => job.nvme.num_range = within_u32(text, base, 1, 256)?,
+        "fdp" => job.nvme.placement.is_on = switch(text)?,
+        "dataplacement" => job.nvme.placement.is_on = data_placement(text)?,
+        "plids" => job.nvme.placement.indices = Some(numbers(text, "handles")?),
         "plid_select" => {
             let words = [("roundrobin", false), ("random", true)];
-            job.placement.is_random = word(text, &words)?;
+            job.nvme.placement.is_random = word(text, &words)?;
         }
         "norandommap" => job.random.norandommap = switch(text)?,
         "random_generator" => {
@@ -157,8 +157,8 @@ fn depth(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
             job.batch.iodepth_batch_complete_max = above_zero(up_to_max(0)?);
         }
         "iodepth_low" => job.batch.iodepth_low = above_zero(up_to_max(0)?),
-        "serialize_overlap" => job.serialize_overlap = switch(text)?,
-        "numjobs" => job.numjobs = within_u32(text, base, 1, 4096)?,
+        "serialize_overlap" => job.batch.serialize_overlap = switch(text)?,
+        "numjobs" => job.order.numjobs = within_u32(text, base, 1, 4096)?,
         "group_reporting" => job.order.group_reporting = switch(text)?,
         "new_group" => job.order.new_group = switch(text)?,
         "stonewall" => job.order.stonewall = switch(text)?,
@@ -175,29 +175,29 @@ fn timing(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
     let (job, base) = (&mut draft.job, draft.kb_base);
     let (latency, steady) = (&mut draft.latency, &mut draft.steady);
     match name {
-        "runtime" => job.runtime = Some(time(text, SECOND)?).filter(|time| !time.is_zero()),
-        "time_based" => job.time_based = switch(text)?,
+        "runtime" => job.time.runtime = Some(time(text, SECOND)?).filter(|time| !time.is_zero()),
+        "time_based" => job.time.time_based = switch(text)?,
         "startdelay" => job.order.startdelay = times(text, SECOND)?,
-        "ramp_time" => job.ramp_time = time(text, SECOND)?,
-        "thinktime" => job.thinktime.time = time(text, US)?,
-        "thinktime_spin" => job.thinktime.spin = time(text, US)?,
+        "ramp_time" => job.time.ramp_time = time(text, SECOND)?,
+        "thinktime" => job.time.thinktime.time = time(text, US)?,
+        "thinktime_spin" => job.time.thinktime.spin = time(text, US)?,
         "thinktime_blocks" => {
-            job.thinktime.blocks = Some(within_u32(text, base, 1, u32::MAX)?);
+            job.time.thinktime.blocks = Some(within_u32(text, base, 1, u32::MAX)?);
         }
         "thinktime_blocks_type" => {
-            job.thinktime.counts_issues = word(text, &[("complete", false), ("issue", true)])?;
+            job.time.thinktime.counts_issues = word(text, &[("complete", false), ("issue", true)])?;
         }
-        "thinktime_iotime" => job.thinktime.iotime = time(text, SECOND)?,
-        "flow" => job.flow.weight = within_u32(text, base, 0, FLOW_MAX)?,
-        "flow_id" => job.flow.id = within_u32(text, base, 0, u32::MAX)?,
-        "flow_sleep" => job.flow.sleep = time(text, US)?,
+        "thinktime_iotime" => job.time.thinktime.iotime = time(text, SECOND)?,
+        "flow" => job.time.flow.weight = within_u32(text, base, 0, FLOW_MAX)?,
+        "flow_id" => job.time.flow.id = within_u32(text, base, 0, u32::MAX)?,
+        "flow_sleep" => job.time.flow.sleep = time(text, US)?,
         "rate" => per_way(text, &mut job.rates.rate, |part| count(part, base))?,
         "rate_min" => per_way(text, &mut job.rates.rate_min, |part| count(part, base))?,
         "rate_iops" => per_way(text, &mut job.rates.rate_iops, |part| count(part, base))?,
         "rate_iops_min" => per_way(text, &mut job.rates.rate_iops_min, |part| count(part, base))?,
         "rate_process" => job.rates.rate_process = choice(text)?,
         "rate_cycle" => job.rates.rate_cycle = time(text, MS)?,
-        "max_latency" => job.max_latency = max_latency(text)?,
+        "max_latency" => job.time.max_latency = max_latency(text)?,
         "latency_target" => latency.target = time(text, US)?,
         "latency_window" => latency.window = time(text, US)?,
         "latency_percentile" => latency.percentile = fraction(text, 0.0, 100.0)?,
@@ -269,12 +269,13 @@ fn verification(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
         "verify_state_save" => options.state_save = Some(switch(text)?),
         "verify_state_load" => options.state_load = switch(text)?,
         "verify_dump" => options.dump = switch(text)?,
-        "pi_chk" => job.protection.get_or_insert_default().checks = Some(pi_chk(text)?),
+        "pi_chk" => job.nvme.protection.get_or_insert_default().checks = Some(pi_chk(text)?),
         "apptag" => {
-            job.protection.get_or_insert_default().tag = within(text, base, 0, 0xffff)? as u16;
+            job.nvme.protection.get_or_insert_default().tag = within(text, base, 0, 0xffff)? as u16;
         }
         "apptag_mask" => {
-            job.protection.get_or_insert_default().mask = within(text, base, 0, 0xffff)? as u16;
+            job.nvme.protection.get_or_insert_default().mask =
+                within(text, base, 0, 0xffff)? as u16;
         }
         _ => return Ok(false),
     }

@@ -2,6 +2,7 @@
 
 use std::sync::LazyLock;
 
+use super::grammar::nearest;
 use super::rows::rows;
 
 /// One option of a job.
@@ -16,14 +17,16 @@ pub(crate) struct OptionSpec {
     /// One line of help.
     pub(crate) help: &'static str,
     /// Whether the value may be omitted.
-    pub(crate) kind: Kind,
+    pub(crate) kind: ValueKind,
+    /// fio's default; empty for none.
+    pub(crate) default: &'static str,
     /// The help heading it is listed under.
     pub(crate) heading: &'static str,
 }
 
 /// Whether an option's value may be omitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ValueKind {
     /// Required.
     Value,
     /// Optional, with a default; a command line attaches the value with `=`.
@@ -37,13 +40,13 @@ pub(crate) enum Kind {
 static OPTIONS: LazyLock<Vec<OptionSpec>> =
     LazyLock::new(|| rows(include_str!("supported.txt")).map(spec).collect());
 
-fn spec((heading, [names, value, help]): (&'static str, [&'static str; 3])) -> OptionSpec {
+fn spec((heading, [names, value, help, default]): (&'static str, [&'static str; 4])) -> OptionSpec {
     let mut names = names.split(' ');
     let kind = match value {
-        "0|1" => Kind::Bool,
-        "=0|1" => Kind::Switch,
-        _ if value.starts_with('=') => Kind::Optional,
-        _ => Kind::Value,
+        "0|1" => ValueKind::Bool,
+        "=0|1" => ValueKind::Switch,
+        _ if value.starts_with('=') => ValueKind::Optional,
+        _ => ValueKind::Value,
     };
     OptionSpec {
         name: names.next().unwrap_or_default(),
@@ -51,6 +54,7 @@ fn spec((heading, [names, value, help]): (&'static str, [&'static str; 3])) -> O
         value: value.trim_start_matches('='),
         help,
         kind,
+        default,
         heading,
     }
 }
@@ -58,7 +62,7 @@ fn spec((heading, [names, value, help]): (&'static str, [&'static str; 3])) -> O
 impl OptionSpec {
     /// Returns whether the option is a switch.
     pub(crate) fn is_switch(&self) -> bool {
-        matches!(self.kind, Kind::Bool | Kind::Switch)
+        matches!(self.kind, ValueKind::Bool | ValueKind::Switch)
     }
 }
 
@@ -70,6 +74,21 @@ pub(crate) fn options() -> impl Iterator<Item = &'static OptionSpec> {
 /// Finds an option by name or alias.
 pub(crate) fn find(name: &str) -> Option<&'static OptionSpec> {
     options().find(|spec| spec.name == name || spec.aliases.contains(&name))
+}
+
+/// Returns the message for an unknown option.
+pub(crate) fn unknown(name: &str) -> String {
+    unknown_beside(name, std::iter::empty())
+}
+
+/// Returns the message for an unknown option where other names also exist.
+pub(crate) fn unknown_beside<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> String {
+    let names =
+        options().flat_map(|spec| std::iter::once(&spec.name).chain(&spec.aliases).copied());
+    match nearest(name, names.chain(others)) {
+        Some(meant) => format!("there is no such option; did you mean '{meant}'?"),
+        None => "there is no such option; 'adit bench --help' lists them".to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -107,7 +126,7 @@ mod tests {
             let is_free = free.contains(&name)
                 || name.starts_with("write_")
                 || ["read_iolog", "replay_redirect"].contains(&name);
-            let taken = set(&mut Draft::default(), name, "no%sense");
+            let taken = set(&mut Draft::new(), name, "no%sense");
             assert_eq!(taken.is_ok(), is_free, "{name}: {taken:?}");
         }
     }

@@ -90,7 +90,7 @@ pub(crate) fn list(text: &str) -> std::result::Result<Vec<Target>, String> {
 
 /// Returns whether the job may work on paths: named ones or files of its own.
 pub(crate) fn may_be_path(job: &JobOptions) -> bool {
-    job.filename.is_empty() || job.filename.iter().any(|name| !is_target(name))
+    job.files.filename.is_empty() || job.files.filename.iter().any(|name| !is_target(name))
 }
 
 /// Refuses targets that do not parse, and own files of unknown length.
@@ -98,7 +98,7 @@ pub(crate) fn may_be_path(job: &JobOptions) -> bool {
 /// # Errors
 /// A sentence.
 pub(crate) fn check(job: &JobOptions) -> std::result::Result<(), String> {
-    for name in &job.filename {
+    for name in &job.files.filename {
         target(job, name).map_err(|why| why.to_string())?;
     }
     Ok(())
@@ -109,13 +109,13 @@ pub(crate) fn check(job: &JobOptions) -> std::result::Result<(), String> {
 /// # Errors
 /// When a name is no target, or the job has neither a filename nor a way to name its own files.
 pub(crate) fn targets(job: &JobOptions, thread: u32) -> Result<Vec<Target>> {
-    if !job.filename.is_empty() {
-        return job.filename.iter().map(|name| target(job, name)).collect();
+    if !job.files.filename.is_empty() {
+        return job.files.filename.iter().map(|name| target(job, name)).collect();
     }
-    if job.ioengine == Engine::Null {
+    if job.files.ioengine == Engine::Null {
         return Ok(vec![Target::Kernel(kernel(job, Path::new("")))]);
     }
-    if job.ioengine == Engine::UringCmd {
+    if job.files.ioengine == Engine::UringCmd {
         return Err(Failure::usage(format!(
             "job '{}': io_uring_cmd needs a device; give filename=/dev/ng0n1",
             job.name
@@ -127,12 +127,12 @@ pub(crate) fn targets(job: &JobOptions, thread: u32) -> Result<Vec<Target>> {
 
 /// Returns whether the job creates its own files.
 pub(crate) fn has_own_files(job: &JobOptions) -> bool {
-    job.filename.is_empty() && job.ioengine != Engine::Null
+    job.files.filename.is_empty() && job.files.ioengine != Engine::Null
 }
 
 /// Returns how many files each thread of the job works on.
 pub(crate) fn count(job: &JobOptions) -> usize {
-    if has_own_files(job) { job.files.nrfiles as usize } else { job.filename.len().max(1) }
+    if has_own_files(job) { job.files.nrfiles as usize } else { job.files.filename.len().max(1) }
 }
 
 /// Joins targets into one `filename` value that [`split`] can split again.
@@ -166,7 +166,7 @@ fn target(job: &JobOptions, name: &str) -> Result<Target> {
 
 /// Returns the kernel path for the job's engine.
 fn kernel(job: &JobOptions, file: &Path) -> KernelTarget {
-    let (path, file) = match job.ioengine {
+    let (path, file) = match job.files.ioengine {
         Engine::Psync => (KernelPath::Psync, file),
         Engine::Uring => (KernelPath::Uring, file),
         Engine::UringCmd => (KernelPath::UringCmd, file),
@@ -177,11 +177,11 @@ fn kernel(job: &JobOptions, file: &Path) -> KernelTarget {
     let usual = KernelTarget::new(path, file);
     KernelTarget {
         direct: match path {
-            KernelPath::Uring | KernelPath::Psync => job.direct,
+            KernelPath::Uring | KernelPath::Psync => job.files.direct,
             _ => usual.direct,
         },
-        fixed: is_uring.then_some(job.fixedbufs),
-        polled: if is_uring { Some(job.hipri) } else { usual.polled },
+        fixed: is_uring.then_some(job.files.fixedbufs),
+        polled: if is_uring { Some(job.files.hipri) } else { usual.polled },
         ..usual
     }
 }
@@ -211,7 +211,13 @@ mod tests {
     }
 
     fn job(filename: &str) -> JobOptions {
-        JobOptions { filename: names(filename), ..JobOptions::default() }
+        JobOptions {
+            files: crate::options::FileOptions {
+                filename: names(filename),
+                ..JobOptions::usual().files
+            },
+            ..JobOptions::usual()
+        }
     }
 
     #[test]
@@ -254,7 +260,14 @@ mod tests {
     #[test]
     fn a_path_is_reached_by_the_engine() {
         let of = |engine, direct| {
-            let job = JobOptions { ioengine: engine, direct, ..job("/dev/x") };
+            let job = JobOptions {
+                files: crate::options::FileOptions {
+                    ioengine: engine,
+                    direct,
+                    ..job("/dev/x").files
+                },
+                ..job("/dev/x")
+            };
             match &targets(&job, 0).expect("a target")[..] {
                 [Target::Kernel(kernel)] => kernel.clone(),
                 other => panic!("{other:?}"),
@@ -280,9 +293,9 @@ mod tests {
             files: FileOptions {
                 nrfiles: 2,
                 directory: Some("/d".into()),
-                ..JobOptions::default().files
+                ..JobOptions::usual().files
             },
-            ..JobOptions::default()
+            ..JobOptions::usual()
         };
         assert!(has_own_files(&job));
         let files: Vec<_> = targets(&job, 3).expect("targets");
@@ -291,7 +304,13 @@ mod tests {
             (files.len(), device(0), device(1)),
             (2, "psync:/d/a_b.3.0".into(), "psync:/d/a_b.3.1".into())
         );
-        let command = JobOptions { ioengine: Engine::UringCmd, ..JobOptions::default() };
+        let command = JobOptions {
+            files: crate::options::FileOptions {
+                ioengine: Engine::UringCmd,
+                ..JobOptions::usual().files
+            },
+            ..JobOptions::usual()
+        };
         assert!(
             targets(&command, 0)
                 .expect_err("no device")

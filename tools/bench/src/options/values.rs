@@ -7,7 +7,7 @@ use adit_load::Pattern;
 use clap::ValueEnum;
 
 /// `rw`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Workload {
     /// Random order; otherwise sequential.
     pub(crate) random: bool,
@@ -50,6 +50,12 @@ pub(crate) enum BlockSizes {
     Split(Vec<(u64, u8)>),
 }
 
+impl Default for BlockSizes {
+    fn default() -> BlockSizes {
+        BlockSizes::Fixed(4096)
+    }
+}
+
 impl BlockSizes {
     /// Returns the sizes as given, in bytes.
     pub(crate) fn listed(&self) -> Vec<u64> {
@@ -88,7 +94,7 @@ pub(crate) enum Engine {
 }
 
 /// `file_service_type`: how the next of several files is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FileService {
     pub(crate) order: FileOrder,
     /// I/Os on a file before the next is chosen; ignored for [`FileOrder::Sequential`].
@@ -96,10 +102,11 @@ pub(crate) struct FileService {
 }
 
 /// The order in which files are served.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum FileOrder {
     /// In turn, repeatedly.
     #[value(name = "roundrobin")]
+    #[default]
     RoundRobin,
     /// The next file once the pass over the current one ends.
     Sequential,
@@ -144,7 +151,7 @@ pub(crate) enum RateProcess {
 }
 
 /// `latency_target`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct LatencyTarget {
     /// The latency limit.
     pub(crate) target: Duration,
@@ -157,7 +164,7 @@ pub(crate) struct LatencyTarget {
 }
 
 /// `steadystate`.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct SteadyState {
     /// The measure that must become steady.
     pub(crate) of: SteadyOf,
@@ -172,11 +179,12 @@ pub(crate) struct SteadyState {
 }
 
 /// The measure that must become steady.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum SteadyOf {
     /// IOPS stay near their mean.
     Iops,
     /// The slope of IOPS is small.
+    #[default]
     IopsSlope,
     /// Bandwidth stays near its mean.
     Bandwidth,
@@ -215,7 +223,7 @@ impl Default for ProtectionOptions {
 }
 
 /// `verify`.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct VerifyOptions {
     /// How blocks are identified.
     pub(crate) kind: VerifyKind,
@@ -242,10 +250,11 @@ pub(crate) struct VerifyOptions {
 }
 
 /// How blocks are identified.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum VerifyKind {
     /// A header with a CRC-32C
     #[value(alias = "crc32c-intel")]
+    #[default]
     Crc32c,
     /// A header with fio's CRC-64
     Crc64,

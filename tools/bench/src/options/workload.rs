@@ -426,7 +426,7 @@ mod tests {
     #[test]
     fn steadiness_has_a_limit() {
         let of = |text: &str| {
-            let mut steady = super::super::draft::Draft::default().steady;
+            let mut steady = super::super::draft::Draft::new().steady;
             steady_state(text, &mut steady).map(|()| (steady.of, steady.limit, steady.in_percent))
         };
         assert_eq!(of("iops_slope:0.1%"), Ok((SteadyOf::IopsSlope, 0.1, true)));

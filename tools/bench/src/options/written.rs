@@ -3,9 +3,9 @@
 use std::fmt;
 
 use super::draft::Draft;
-use super::grammar::nearest;
-use super::table::{self, Kind};
-use super::{Section, others};
+use super::job::Section;
+use super::others;
+use super::table::{self, ValueKind, unknown};
 use crate::failure::{Failure, Result};
 
 /// Where an option is written.
@@ -98,7 +98,7 @@ pub(crate) fn canonical(name: &str) -> String {
 
 fn is_switch(name: &str) -> bool {
     let name = canonical(name);
-    others::find(&name).is_some_and(|other| other.kind() == Kind::Switch)
+    others::find(&name).is_some_and(|other| other.kind() == ValueKind::Switch)
         || table::find(&name).is_some_and(|spec| spec.is_switch())
 }
 
@@ -113,12 +113,12 @@ pub(crate) fn set(
 ) -> std::result::Result<(), String> {
     if let Some(spec) = table::find(name) {
         let value = match (value, spec.kind) {
-            (Some(value), Kind::Optional) => value,
-            (Some(""), _) | (None, Kind::Value) => {
+            (Some(value), ValueKind::Optional) => value,
+            (Some(""), _) | (None, ValueKind::Value) => {
                 return Err(format!("it needs a value, as in {name}={}", spec.value));
             }
             (Some(value), _) => value,
-            (None, Kind::Optional) => "",
+            (None, ValueKind::Optional) => "",
             (None, _) => "1",
         };
         return super::set::set(draft, spec.name, value);
@@ -126,18 +126,20 @@ pub(crate) fn set(
     others::find(name).ok_or_else(|| unknown(name))?.take(draft, name, value)
 }
 
-/// Returns the message for an unknown option.
-pub(crate) fn unknown(name: &str) -> String {
-    unknown_beside(name, std::iter::empty())
-}
-
-/// Returns the message for an unknown option where other names also exist.
-pub(crate) fn unknown_beside<'a>(name: &str, others: impl Iterator<Item = &'a str>) -> String {
-    let names =
-        table::options().flat_map(|spec| std::iter::once(&spec.name).chain(&spec.aliases).copied());
-    match nearest(name, names.chain(others)) {
-        Some(meant) => format!("there is no such option; did you mean '{meant}'?"),
-        None => "there is no such option; 'adit bench --help' lists them".to_owned(),
+impl Section {
+    /// Parses a job from options as in a job file, such as `rw=randwrite bs=4k`.
+    ///
+    /// # Errors
+    /// A sentence that names the mistake.
+    pub fn of(options: &str) -> std::result::Result<Section, String> {
+        let mut draft = Draft::new();
+        let mut given = Vec::new();
+        for option in options.split_whitespace() {
+            let (name, value) = option.split_once('=').unwrap_or((option, "1"));
+            set(&mut draft, &canonical(name), Some(value))?;
+            given.push((name.to_owned(), value.to_owned()));
+        }
+        Ok(Section { job: draft.finish()?, given })
     }
 }
 
@@ -155,13 +157,13 @@ pub fn sections(defaults: &[Written], written: &[WrittenSection]) -> Result<Vec<
         }
     }
     // Defaults that precede no job are checked too.
-    global.iter().try_for_each(|option| option.set(&mut Draft::default()))?;
+    global.iter().try_for_each(|option| option.set(&mut Draft::new()))?;
     Ok(sections)
 }
 
 /// Resolves one job from its own options and the ones before it.
 fn job(name: &str, global: &[&Written], section: &WrittenSection) -> Result<Section> {
-    let mut draft = Draft::default();
+    let mut draft = Draft::new();
     draft.job.name = name.to_owned();
     let all = || global.iter().copied().chain(&section.options);
     // The meaning of k must be known before sizes are parsed. An unsupported engine must be reported before its
@@ -287,7 +289,7 @@ mod tests {
     #[test]
     fn fios_options_and_unknown_ones_are_told_apart() {
         let refusal =
-            |text: &str| written(text).set(&mut Draft::default()).expect_err(text).to_string();
+            |text: &str| written(text).set(&mut Draft::new()).expect_err(text).to_string();
         assert_eq!(
             refusal("bs_unaligned").split(':').nth(1),
             Some(" fio has this option, adit does not")

@@ -155,7 +155,7 @@ pub(super) fn zero_reads_percent(job: &JobOutcome) -> Option<f64> {
 /// depth.
 pub(super) fn latency_target(job: &JobOutcome) -> (u64, u64, f64, u32) {
     let depth = job.latency_depth.unwrap_or(job.section.job.iodepth);
-    match job.section.job.latency_target {
+    match job.section.job.time.latency_target {
         None => (0, 0, 100.0, depth),
         Some(target) => {
             let (ns, us) = (target.target.as_nanos() as u64, target.window.as_micros() as u64);

@@ -12,11 +12,11 @@ pub(super) fn lines(request: &Request) -> String {
         let job = &section.job;
         group += u32::from(index > 0 && (job.order.new_group || job.order.stonewall));
         text += &job_line(job, group, request);
-        if job.numjobs > 1 {
+        if job.order.numjobs > 1 {
             text.push_str("...\n");
         }
     }
-    let threads: u32 = request.sections.iter().map(|section| section.job.numjobs).sum();
+    let threads: u32 = request.sections.iter().map(|section| section.job.order.numjobs).sum();
     let plural = if threads == 1 { "" } else { "s" };
     text + &format!("{VERSION}\nStarting {threads} thread{plural}\n")
 }
@@ -54,12 +54,12 @@ fn workload(rw: Workload) -> String {
 fn path(job: &JobOptions, request: &Request) -> String {
     let targets = request.run.targets.iter().map(ToString::to_string);
     let names: Vec<String> = match request.run.targets.is_empty() {
-        true => job.filename.clone(),
+        true => job.files.filename.clone(),
         false => targets.collect(),
     };
     let mut schemes: Vec<&str> = names.iter().filter_map(|name| scheme(name)).collect();
     schemes.dedup();
-    if schemes.is_empty() { engine(job.ioengine).to_owned() } else { schemes.join("+") }
+    if schemes.is_empty() { engine(job.files.ioengine).to_owned() } else { schemes.join("+") }
 }
 
 fn scheme(target: &str) -> Option<&str> {
@@ -97,7 +97,14 @@ mod tests {
             (&[], Engine::Mmap, "ioengine=mmap,"),
         ] {
             let filename = filenames.iter().map(ToString::to_string).collect();
-            let job = JobOptions { filename, ioengine: engine, ..JobOptions::default() };
+            let job = JobOptions {
+                files: crate::options::FileOptions {
+                    filename,
+                    ioengine: engine,
+                    ..JobOptions::usual().files
+                },
+                ..JobOptions::usual()
+            };
             let text = lines(&request(job));
             assert!(text.contains(named), "{text}");
         }
@@ -105,7 +112,7 @@ mod tests {
 
     #[test]
     fn targets_of_the_run_stand_for_the_jobs() {
-        let mut request = request(JobOptions::default());
+        let mut request = request(JobOptions::usual());
         request.run.targets = vec!["soft:mem=1G".parse().expect("a target")];
         assert!(lines(&request).contains("ioengine=soft,"));
     }

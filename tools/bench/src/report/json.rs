@@ -78,7 +78,7 @@ pub(super) fn job(outcome: &RunOutcome, job: &JobOutcome, bins: bool) -> Value {
         value["first_error"] = job.errors.first_errno().into();
     }
     extend(&mut value, targets(job));
-    if let (Some(asked), Some(steady)) = (&asked.steadystate, &job.steady) {
+    if let (Some(asked), Some(steady)) = (&asked.time.steadystate, &job.steady) {
         value["steadystate"] = steadystate(asked, steady);
     }
     if let Some(description) = &asked.description {

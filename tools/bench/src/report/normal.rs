@@ -280,7 +280,7 @@ fn latency_target(out: &mut String, job: &JobOutcome) -> Written {
 }
 
 fn steadystate(out: &mut String, job: &JobOutcome) -> Written {
-    let (Some(asked), Some(steady)) = (&job.section.job.steadystate, &job.steady) else {
+    let (Some(asked), Some(steady)) = (&job.section.job.time.steadystate, &job.steady) else {
         return Ok(());
     };
     let criterion = match asked.of {

@@ -69,9 +69,9 @@ mod tests {
             cpus: CpuOptions {
                 cpus_allowed: Some(vec![1, 3, 5]),
                 cpus_allowed_policy: CpusPolicy::Split,
-                ..JobOptions::default().cpus
+                ..JobOptions::usual().cpus
             },
-            ..JobOptions::default()
+            ..JobOptions::usual()
         };
         assert_eq!(cores(&job, 4).expect("cores"), Some(vec![3]));
         let shared = JobOptions {
@@ -79,7 +79,7 @@ mod tests {
             ..job
         };
         assert_eq!(cores(&shared, 4).expect("cores"), Some(vec![1, 3, 5]));
-        assert_eq!(cores(&JobOptions::default(), 0).expect("none"), None);
+        assert_eq!(cores(&JobOptions::usual(), 0).expect("none"), None);
     }
 
     #[test]

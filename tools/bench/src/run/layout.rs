@@ -162,7 +162,7 @@ mod tests {
         // The range neither begins nor ends at a sector boundary.
         let options = DeviceOptions { file_bytes: Some(10_000), ..DeviceOptions::default() };
         let device = Device::open(&target, &options).expect("a device");
-        fill(&device, &JobOptions::default(), 700..10_000, &Interrupt::default()).expect("filled");
+        fill(&device, &JobOptions::usual(), 700..10_000, &Interrupt::default()).expect("filled");
         let content = fs::read(&file).expect("the file");
         fs::remove_file(&file).expect("removing it");
         assert!(content[..700].iter().all(|byte| *byte == 7), "what was there");

@@ -59,8 +59,8 @@ impl Pace {
                 job.rates.rate[way].map(|bytes| Unit::NsPerByte(1e9 / bytes.max(1) as f64));
             by_ios.or(by_bytes).map(|unit| Rate { unit, due_ns: start.as_ns() as f64 })
         };
-        let think = (!job.thinktime.time.is_zero()).then_some(Think {
-            options: job.thinktime,
+        let think = (!job.time.thinktime.time.is_zero()).then_some(Think {
+            options: job.time.thinktime,
             ios: 0,
             since: start,
             is_wanted: false,
@@ -200,7 +200,7 @@ mod tests {
     use crate::options::RateOptions;
 
     fn job() -> JobOptions {
-        JobOptions::default()
+        JobOptions::usual()
     }
 
     #[test]
@@ -258,7 +258,11 @@ mod tests {
     fn thinking_begins_after_so_many_ios() {
         let thinktime =
             ThinkTime { time: Duration::from_micros(50), blocks: Some(3), ..ThinkTime::default() };
-        let mut pace = Pace::new(&JobOptions { thinktime, ..job() }, 1, Time::ZERO);
+        let mut pace = Pace::new(
+            &JobOptions { time: crate::options::TimeOptions { thinktime, ..job().time }, ..job() },
+            1,
+            Time::ZERO,
+        );
         let now = Time::from_ns(1000);
         for _ in 0..2 {
             pace.completed(now);
@@ -278,7 +282,14 @@ mod tests {
             let time = Duration::from_micros(50);
             let iotime = Duration::from_micros(10);
             let thinktime = ThinkTime { time, iotime, blocks, ..ThinkTime::default() };
-            let mut pace = Pace::new(&JobOptions { thinktime, ..job() }, 1, Time::ZERO);
+            let mut pace = Pace::new(
+                &JobOptions {
+                    time: crate::options::TimeOptions { thinktime, ..job().time },
+                    ..job()
+                },
+                1,
+                Time::ZERO,
+            );
             (0..4).for_each(|_| pace.completed(Time::from_ns(at_ns)));
             pace.wants_pause()
         };
@@ -291,7 +302,14 @@ mod tests {
         let pace = |counts_issues| {
             let time = Duration::from_micros(50);
             let thinktime = ThinkTime { time, counts_issues, ..ThinkTime::default() };
-            Pace::new(&JobOptions { thinktime, ..job() }, 1, Time::ZERO)
+            Pace::new(
+                &JobOptions {
+                    time: crate::options::TimeOptions { thinktime, ..job().time },
+                    ..job()
+                },
+                1,
+                Time::ZERO,
+            )
         };
         let (mut done, mut issued) = (pace(false), pace(true));
         for pace in [&mut done, &mut issued] {
@@ -306,7 +324,11 @@ mod tests {
     fn what_completes_before_a_pause_begins_counts_for_the_next() {
         let time = Duration::from_micros(50);
         let thinktime = ThinkTime { time, blocks: Some(2), ..ThinkTime::default() };
-        let mut pace = Pace::new(&JobOptions { thinktime, ..job() }, 1, Time::ZERO);
+        let mut pace = Pace::new(
+            &JobOptions { time: crate::options::TimeOptions { thinktime, ..job().time }, ..job() },
+            1,
+            Time::ZERO,
+        );
         // Four are in flight; the pause is requested after two of them complete.
         (0..4).for_each(|_| pace.completed(Time::ZERO));
         pace.pause(Time::ZERO);

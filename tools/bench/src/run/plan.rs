@@ -9,7 +9,7 @@ use adit_driver::{ProtectionChecks, Target};
 
 use crate::failure::{Failure, Result};
 use crate::human;
-use crate::options::iolog::Entry;
+use crate::options::replay::LogEntry;
 use crate::options::{BlockSizes, JobOptions, Section, targets};
 use crate::output::Warning;
 use crate::units::Size;
@@ -43,7 +43,7 @@ pub(crate) fn threads(sections: &[Section]) -> Vec<Thread<'_>> {
         wave += u32::from(section.job.order.stonewall && !is_first);
         group +=
             u32::from((section.job.order.stonewall || section.job.order.new_group) && !is_first);
-        threads.extend((0..section.job.numjobs).map(|number| Thread {
+        threads.extend((0..section.job.order.numjobs).map(|number| Thread {
             section,
             number,
             group,
@@ -70,7 +70,7 @@ impl Thread<'_> {
         let places = [job.amount.offset.of(0), job.amount.offset_increment.of(0), step];
         let aligns = job.random.blockalign.0.iter().flatten().copied();
         let replayed = job.replay.of_thread(self.number).into_iter().flat_map(|log| log.iter());
-        let replayed = replayed.filter_map(Entry::io).flat_map(|(_, at, bytes)| [at, bytes]);
+        let replayed = replayed.filter_map(LogEntry::io).flat_map(|(_, at, bytes)| [at, bytes]);
         let sizes = job.bs.iter().flat_map(|(_, sizes)| sizes.listed()).chain(replayed);
         places.into_iter().chain(aligns).chain(sizes).any(|bytes| !bytes.is_multiple_of(SECTOR))
     }
@@ -155,7 +155,7 @@ impl Thread<'_> {
     pub(crate) fn bytes_max(&self, there: u64, regions: &[Region]) -> Option<u64> {
         let job = self.job();
         if let Some(log) = job.replay.of_thread(self.number) {
-            return Some(log.iter().filter_map(Entry::io).map(|(.., bytes)| bytes).sum());
+            return Some(log.iter().filter_map(LogEntry::io).map(|(.., bytes)| bytes).sum());
         }
         // As in fio, no block crosses the end of a file.
         let unit = unit_bytes(job).unwrap_or(1).max(1);
@@ -163,7 +163,7 @@ impl Thread<'_> {
         let whole = || regions.iter().map(of_region).sum();
         let pass = job.amount.io_size.map_or_else(whole, |size| size.of(there));
         let pass = (pass / unit * unit).max(unit) * job.rw.ios_per_block();
-        (!job.time_based).then(|| pass.saturating_mul(u64::from(job.amount.loops.max(1))))
+        (!job.time.time_based).then(|| pass.saturating_mul(u64::from(job.amount.loops.max(1))))
     }
 
     /// Returns the bytes of a pass that skips after each I/O, if it ends where no block fits any more; as in fio, a pass
@@ -227,7 +227,7 @@ impl Thread<'_> {
     /// # Errors
     /// The device does not support them.
     pub(crate) fn protection_checks(&self, info: &DeviceInfo) -> Result<Option<ProtectionChecks>> {
-        let Some(asked) = self.job().protection else { return Ok(None) };
+        let Some(asked) = self.job().nvme.protection else { return Ok(None) };
         let Some(protection) = info.protection else {
             return Err(self.usage(format!(
                 "pi_chk, apptag: {} has no protection information; format its namespace with it, or omit these options",
@@ -262,7 +262,7 @@ impl Thread<'_> {
         info: &DeviceInfo,
         handles: impl FnOnce() -> Result<Vec<u16>>,
     ) -> Result<Vec<u16>> {
-        let options = &self.job().placement;
+        let options = &self.job().nvme.placement;
         if !options.is_on || !self.destroys() {
             return Ok(Vec::new());
         }
@@ -298,7 +298,7 @@ impl Thread<'_> {
         if !info.deallocates {
             return Err(self.usage(format!("rw: {device} cannot deallocate; leave out trims")));
         }
-        let (ranges, trim) = (job.num_range, job.bs[Way::Trim].max());
+        let (ranges, trim) = (job.nvme.num_range, job.bs[Way::Trim].max());
         if ranges > 1 && ranges > info.deallocate_ranges_max {
             let most = info.deallocate_ranges_max.max(1);
             return Err(self.usage(format!(
@@ -331,8 +331,8 @@ impl Thread<'_> {
         let Some(log) = self.job().replay.of_thread(self.number) else { return Ok(()) };
         let (lba, device) = (u64::from(info.lba_bytes), &info.device);
         let trim_max = info.deallocate_lbas_max.saturating_mul(lba);
-        let is_here = |entry: &&Entry| (entry.file as usize).min(files - 1) == file;
-        for (way, offset, bytes) in log.iter().filter(is_here).filter_map(Entry::io) {
+        let is_here = |entry: &&LogEntry| (entry.file as usize).min(files - 1) == file;
+        for (way, offset, bytes) in log.iter().filter(is_here).filter_map(LogEntry::io) {
             let why = if offset.saturating_add(bytes) > info.bytes {
                 format!("{device} ends at {}; use a larger one, or replay_scale", info.bytes)
             } else if !offset.is_multiple_of(lba) {
@@ -420,7 +420,8 @@ fn check_users_apart(users: &[(&Thread<'_>, Region)]) -> Result<()> {
                 && region.start < its_region.start + its_region.bytes
         });
         if let Some((_, (neighbour, _))) = clash {
-            let jobs = u64::from(thread.job().numjobs.max(neighbour.job().numjobs)).max(2);
+            let jobs =
+                u64::from(thread.job().order.numjobs.max(neighbour.job().order.numjobs)).max(2);
             let block = Way::ALL
                 .map(|way| thread.job().bs[way].max())
                 .into_iter()
@@ -511,9 +512,8 @@ mod tests {
         let of = |name: &str, stonewall, new_group, numjobs| {
             section(JobOptions {
                 name: name.to_owned(),
-                order: OrderOptions { stonewall, new_group, ..JobOptions::default().order },
-                numjobs,
-                ..JobOptions::default()
+                order: OrderOptions { numjobs, stonewall, new_group, ..JobOptions::usual().order },
+                ..JobOptions::usual()
             })
         };
         let sections = [
@@ -537,7 +537,7 @@ mod tests {
     #[test]
     fn what_is_not_there_is_refused_with_what_is() {
         let bs = |bytes| PerWay::all(BlockSizes::Fixed(bytes));
-        let job = JobOptions::default;
+        let job = JobOptions::usual;
         assert!(refusal(JobOptions { bs: bs(1000), ..job() }).contains("bs=1024"));
         assert!(
             refusal(JobOptions {
@@ -588,9 +588,13 @@ mod tests {
                 size: Some(size),
                 offset,
                 offset_increment: increment,
-                ..JobOptions::default().amount
+                ..JobOptions::usual().amount
             };
-            let section = section(JobOptions { amount, numjobs: 2, ..JobOptions::default() });
+            let section = section(JobOptions {
+                amount,
+                order: crate::options::OrderOptions { numjobs: 2, ..JobOptions::usual().order },
+                ..JobOptions::usual()
+            });
             let threads = threads(std::slice::from_ref(&section));
             let Region { start, bytes } = threads[1].region(&info(), 0).expect("there");
             (start, bytes)
@@ -632,13 +636,13 @@ mod tests {
     #[test]
     fn increments_move_each_thread_of_a_job() {
         let job = JobOptions {
-            numjobs: 3,
             amount: AmountOptions {
                 size: Some(Size::Bytes(4096)),
                 offset_increment: Size::Bytes(8192),
-                ..JobOptions::default().amount
+                ..JobOptions::usual().amount
             },
-            ..JobOptions::default()
+            order: crate::options::OrderOptions { numjobs: 3, ..JobOptions::usual().order },
+            ..JobOptions::usual()
         };
         let section = section(job);
         let threads = threads(std::slice::from_ref(&section));

@@ -181,7 +181,10 @@ impl Fleet {
             started_unix_ms: unix_ms(),
             retries,
             state_folder: request.run.aux_path.clone(),
-            flows: threads.iter().map(|thread| (thread.job().flow.id, Arc::default())).collect(),
+            flows: threads
+                .iter()
+                .map(|thread| (thread.job().time.flow.id, Arc::default()))
+                .collect(),
         })
     }
 
@@ -286,7 +289,7 @@ impl Fleet {
             state_folder: &self.state_folder,
             samples_zeroes: targets.iter().all(|target| samples_zeroes(job, target)),
             retries: self.retries,
-            flow: self.flows.get(&job.flow.id).filter(|_| job.flow.weight > 0).cloned(),
+            flow: self.flows.get(&job.time.flow.id).filter(|_| job.time.flow.weight > 0).cloned(),
         };
         let cores = affinity::cores(job, thread.number)?.or_else(|| usual_core(&targets, place));
         Ok(Ready { targets, awaited, delay: delay(job, seed), cores, set, queues, buffers })
@@ -528,7 +531,7 @@ fn buffers(
 
 /// Returns the order in which writes take placement identifiers.
 fn turns(identifiers: &[u16], job: &JobOptions, seed: u64) -> Vec<u16> {
-    if !job.placement.is_random || identifiers.is_empty() {
+    if !job.nvme.placement.is_random || identifiers.is_empty() {
         return identifiers.to_vec();
     }
     let draw = |turn| mix(seed ^ mix(turn)) % identifiers.len() as u64;

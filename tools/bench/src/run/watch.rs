@@ -79,7 +79,7 @@ impl<'a> Watch<'a> {
             let group = groups
                 .entry(thread.group)
                 .or_insert_with(|| Group { bar: bar(&shown), steady: BTreeMap::new() });
-            if let Some(options) = thread.job().steadystate {
+            if let Some(options) = thread.job().time.steadystate {
                 // Threads reported as one are steady as one.
                 let key = if thread.job().order.group_reporting { 0 } else { index };
                 group.steady.entry(key).or_insert_with(|| (Steady::new(options), (0, 0)));
@@ -250,9 +250,9 @@ impl Watched<'_> {
     /// Returns how much of it is done, 0 to 1.
     fn done(&self) -> f64 {
         let job = self.thread.job();
-        let time = job.runtime.map(|runtime| runtime + job.ramp_time);
+        let time = job.time.runtime.map(|runtime| runtime + job.time.ramp_time);
         // A job that restarted its counts has passed its ramp.
-        let ramp = if self.restarts > 0 { job.ramp_time } else { Duration::ZERO };
+        let ramp = if self.restarts > 0 { job.time.ramp_time } else { Duration::ZERO };
         let spent = self.began.map_or(Duration::ZERO, |began| began.elapsed() + ramp);
         let by_time = time.map_or(0.0, |time| spent.as_secs_f64() / time.as_secs_f64());
         let bytes = self.seen.0.iter().map(|(_, bytes)| *bytes).sum::<u64>() as f64;
@@ -334,7 +334,7 @@ mod tests {
     #[test]
     fn the_line_says_how_far_and_how_fast() {
         let section = Section {
-            job: JobOptions { name: "a".to_owned(), ..JobOptions::default() },
+            job: JobOptions { name: "a".to_owned(), ..JobOptions::usual() },
             given: Vec::new(),
         };
         let (thread, progress) =
@@ -360,7 +360,7 @@ mod tests {
 
     #[test]
     fn an_interval_without_io_is_a_zero() {
-        let section = Section { job: JobOptions::default(), given: Vec::new() };
+        let section = Section { job: JobOptions::usual(), given: Vec::new() };
         let (thread, progress) =
             (Thread { section: &section, number: 0, group: 0, wave: 0 }, Progress::default());
         let mut watch = Watch::new(&RunOptions::default(), vec![(&thread, &progress, None)]);
@@ -387,9 +387,12 @@ mod tests {
     #[test]
     fn what_warms_up_is_a_part_of_what_is_to_be_done() {
         let job = JobOptions {
-            runtime: Some(Duration::from_secs(1000)),
-            ramp_time: Duration::from_secs(1000),
-            ..JobOptions::default()
+            time: crate::options::TimeOptions {
+                runtime: Some(Duration::from_secs(1000)),
+                ramp_time: Duration::from_secs(1000),
+                ..JobOptions::usual().time
+            },
+            ..JobOptions::usual()
         };
         let section = Section { job, given: Vec::new() };
         let (thread, progress) =

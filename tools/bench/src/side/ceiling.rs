@@ -87,7 +87,7 @@ pub(crate) fn measure(request: &Request, bench: &mut Bench<'_>) -> Result<Ceilin
     let section = request.sections.first().ok_or_else(|| Failure::usage("there is no job"))?;
     let mut ceiling = Ceiling {
         job: section.job.name.clone(),
-        target: section.job.filename.join(":"),
+        target: section.job.files.filename.join(":"),
         iops: 0.0,
         bytes_per_second: 0.0,
         depth: 0,
@@ -144,16 +144,16 @@ fn at_depth(request: &Request, section: &Section, depth: u32) -> Request {
 }
 
 fn unlimited(section: &mut Section, depth: u32) {
-    let (job, usual) = (&mut section.job, JobOptions::default());
+    let (job, usual) = (&mut section.job, JobOptions::usual());
     job.iodepth = depth;
     job.batch = usual.batch;
     job.order.group_reporting = true;
     job.order.startdelay = usual.order.startdelay;
-    (job.runtime, job.ramp_time, job.time_based) = (Some(RUNTIME), RAMP, true);
+    (job.time.runtime, job.time.ramp_time, job.time.time_based) = (Some(RUNTIME), RAMP, true);
     (job.amount.io_size, job.amount.number_ios) = (None, None);
-    job.thinktime = usual.thinktime;
+    job.time.thinktime = usual.time.thinktime;
     job.rates = usual.rates;
-    (job.max_latency, job.latency_target, job.steadystate) = (None, None, None);
+    (job.time.max_latency, job.time.latency_target, job.time.steadystate) = (None, None, None);
     job.verify = None;
     job.flushes = FlushOptions { sync: job.flushes.sync, ..usual.flushes };
     job.logs = usual.logs;

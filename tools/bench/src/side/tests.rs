@@ -21,7 +21,7 @@ use adit_load::Latency;
 type Ran = RefCell<Vec<(String, u32)>>;
 
 fn request(targets: &str, rounds: u32, sweep: &[(&str, &str)]) -> Request {
-    let job = JobOptions { name: "j".into(), ..JobOptions::default() };
+    let job = JobOptions { name: "j".into(), ..JobOptions::usual() };
     let targets = targets.split_whitespace().map(|target| target.parse().expect("a target"));
     let sweep = sweep.iter().map(|(option, values)| Sweep {
         option: (*option).into(),
@@ -42,7 +42,7 @@ fn request(targets: &str, rounds: u32, sweep: &[(&str, &str)]) -> Request {
 /// A device that delivers 1000 IOPS for each I/O in flight up to 8, and twice as many on null targets.
 fn formula(request: &Request) -> RunOutcome {
     let section = &request.sections[0];
-    let target = section.job.filename.join(":");
+    let target = section.job.files.filename.join(":");
     let factor = if target.starts_with("null") { 2 } else { 1 };
     let ios = u64::from(section.job.iodepth.min(8)) * 1000 * factor;
     let mut ways = PerWay([WayOutcome::new(), WayOutcome::new(), WayOutcome::new()]);
@@ -96,7 +96,7 @@ fn run_over(
 ) -> Result<Comparison> {
     let mut run_one = |request: &Request| {
         let job = &request.sections[0].job;
-        ran.borrow_mut().push((job.filename.join(":"), job.iodepth));
+        ran.borrow_mut().push((job.files.filename.join(":"), job.iodepth));
         device(request)
     };
     let mut bench = Bench { run_one: &mut run_one, progress: &mut |_| {} };
@@ -283,14 +283,18 @@ fn the_ceiling_is_measured_without_what_slows_the_job() {
     request.run.ceiling = true;
     let job = &mut request.sections[0].job;
     job.rates.rate_iops = PerWay::all(Some(10));
-    job.thinktime.time = Duration::from_secs(1);
+    job.time.thinktime.time = Duration::from_secs(1);
     job.amount.number_ios = Some(1);
     let ran = Ran::default();
     let device = |request: &Request| {
         if ran.borrow().len() > 1 {
             let job = &request.sections[0].job;
             assert_eq!((job.rates.rate_iops, job.amount.number_ios), (PerWay::all(None), None));
-            assert!(job.thinktime.time.is_zero() && job.time_based && job.runtime.is_some());
+            assert!(
+                job.time.thinktime.time.is_zero()
+                    && job.time.time_based
+                    && job.time.runtime.is_some()
+            );
             assert!(job.rw.reads && !job.rw.writes, "a job that reads is measured with reads");
         }
         Ok(formula(request))

@@ -81,7 +81,7 @@ fn without_a_name_the_options_are_one_job() {
     assert_eq!(all.len(), 1);
     let job = &all[0];
     assert_eq!(
-        (&*job.name, job.bs.0[0].max(), job.rwmixread, job.time_based),
+        (&*job.name, job.bs.0[0].max(), job.rwmixread, job.time.time_based),
         ("adit", 16384, 30, true)
     );
 }
@@ -89,7 +89,7 @@ fn without_a_name_the_options_are_one_job() {
 #[test]
 fn defaults_are_those_of_fio() {
     let all = jobs(&["--name=x"]);
-    assert_eq!(all[0], JobOptions { name: "x".into(), ..JobOptions::default() });
+    assert_eq!(all[0], JobOptions { name: "x".into(), ..JobOptions::usual() });
     let run = args(&["--name=x"]).request().expect("a job").run;
     assert_eq!(run, RunOptions::default());
 }
@@ -128,17 +128,20 @@ fn both_spellings_and_all_aliases_are_known() {
         "--iodepth-batch-submit=1",
     ]);
     assert!(
-        all[0].time_based && all[0].order.group_reporting && all[0].rw.reads && all[0].rw.writes
+        all[0].time.time_based
+            && all[0].order.group_reporting
+            && all[0].rw.reads
+            && all[0].rw.writes
     );
     assert!(args(&["--name=x", "--output_format=json,json+", "--parse_only"]).run.parse_only);
 }
 
 #[test]
 fn values_of_switches_may_follow_by_blank_only_where_fio_wants_one() {
-    assert!(jobs(&["--direct", "1", "--name=x"])[0].direct);
-    assert!(jobs(&["--direct", "--name=x"])[0].direct);
-    assert!(!jobs(&["--time_based=0", "--name=x"])[0].time_based);
-    assert!(jobs(&["--name=x", "--hipri", "--write_bw_log"])[0].hipri);
+    assert!(jobs(&["--direct", "1", "--name=x"])[0].files.direct);
+    assert!(jobs(&["--direct", "--name=x"])[0].files.direct);
+    assert!(!jobs(&["--time_based=0", "--name=x"])[0].time.time_based);
+    assert!(jobs(&["--name=x", "--hipri", "--write_bw_log"])[0].files.hipri);
     assert_eq!(jobs(&["--name=x", "--write_bw_log"])[0].logs.bw, Some("x".into()));
 }
 

@@ -56,7 +56,7 @@ fn warning(code: &'static str, text: &str) -> Warning {
 
 /// Returns a job without I/O.
 pub(super) fn job(name: &str, group: u32) -> JobOutcome {
-    let job = JobOptions { name: name.to_owned(), ..JobOptions::default() };
+    let job = JobOptions { name: name.to_owned(), ..JobOptions::usual() };
     JobOutcome {
         section: Section { job, given: vec![("rw".to_owned(), "read".to_owned())] },
         target: "soft:mem=64M".to_owned(),
@@ -136,7 +136,7 @@ fn mix() -> JobOutcome {
     asked.description = Some("hello there".to_owned());
     (asked.reports.slat_percentiles, asked.reports.lat_percentiles) = (true, true);
     (asked.rw, asked.iodepth) = (workload(true, true, false), 8);
-    asked.latency_target = Some(LatencyTarget {
+    asked.time.latency_target = Some(LatencyTarget {
         target: Duration::from_micros(500),
         window: Duration::from_secs(1),
         percentile: 99.9,
@@ -161,7 +161,7 @@ fn trims() -> JobOutcome {
     let mut job = job("trims", 1);
     let asked = &mut job.section.job;
     (asked.rw, asked.failures.continue_on_error) = (workload(false, true, true), Tolerance::All);
-    (asked.numjobs, asked.order.new_group) = (2, true);
+    (asked.order.numjobs, asked.order.new_group) = (2, true);
     asked.bs[Way::Write] = BlockSizes::Split(vec![(4096, 90), (65_536, 10)]);
     fill(&mut job.ways[Way::Write], 30_000, 300);
     fill(&mut job.ways[Way::Trim], 30_000, 3_000_000);
@@ -177,8 +177,8 @@ fn trims() -> JobOutcome {
 fn steady() -> JobOutcome {
     let mut job = job("steady", 2);
     let asked = &mut job.section.job;
-    (asked.numjobs, asked.order.group_reporting, asked.order.stonewall) = (2, true, true);
-    asked.steadystate = Some(SteadyState {
+    (asked.order.numjobs, asked.order.group_reporting, asked.order.stonewall) = (2, true, true);
+    asked.time.steadystate = Some(SteadyState {
         of: SteadyOf::IopsSlope,
         limit: 0.3,
         in_percent: true,

@@ -115,7 +115,7 @@ fn case(name: &str) -> JobOutcome {
             job.sync.record(5000);
         }
         "target" => {
-            asked.latency_target = Some(LatencyTarget {
+            asked.time.latency_target = Some(LatencyTarget {
                 target: Duration::from_millis(10),
                 window: Duration::from_secs(1),
                 percentile: 99.0,
@@ -123,7 +123,7 @@ fn case(name: &str) -> JobOutcome {
             });
         }
         "steady" => {
-            asked.steadystate = Some(SteadyState {
+            asked.time.steadystate = Some(SteadyState {
                 of: SteadyOf::Iops,
                 limit: 100.0,
                 in_percent: true,

@@ -384,7 +384,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             pace: Pace::new(options, set.seed, Time::ZERO),
             share: None,
             is_ahead: false,
-            ranges: Ranges::of(options.num_range),
+            ranges: Ranges::of(options.nvme.num_range),
             replay: log.map(|log| Replay::new(log.clone(), files)),
             search: None,
             checks: Checks {
@@ -402,7 +402,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             ios_max: options
                 .amount
                 .number_ios
-                .filter(|_| !options.time_based)
+                .filter(|_| !options.time.time_based)
                 .map(|ios| ios.saturating_mul(u64::from(options.amount.loops.max(1))))
                 .map(|ios| ios.saturating_mul(options.rw.ios_per_block())),
             flushes: Flushes {
@@ -417,7 +417,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             is_watched: is_watched(&set),
             is_plain: false,
             is_down: false,
-            times: Times { is_ramping: !options.ramp_time.is_zero(), ..Times::default() },
+            times: Times { is_ramping: !options.time.ramp_time.is_zero(), ..Times::default() },
             load: Load::default(),
             run: Run::default(),
             set,
@@ -462,15 +462,19 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         (self.times.now, self.load.last_finish, self.times.counts_from) =
             (self.times.start, self.times.start, self.times.start);
         self.pace = Pace::new(self.options, self.set.seed, self.times.start);
-        let weight = self.options.flow.weight;
+        let weight = self.options.time.flow.weight;
         self.share = self.set.flow.clone().map(|group| Share::join(group, weight));
         let depth_max = self.pool.depth() as u32;
         self.search = self
             .options
+            .time
             .latency_target
             .map(|target| DepthSearch::new(target, depth_max, self.times.start));
-        self.times.end =
-            self.options.runtime.map(|runtime| self.times.start + self.options.ramp_time + runtime);
+        self.times.end = self
+            .options
+            .time
+            .runtime
+            .map(|runtime| self.times.start + self.options.time.ramp_time + runtime);
     }
 
     fn passes(&mut self) {
@@ -617,8 +621,11 @@ fn is_mixed_by_rates(job: &JobOptions) -> bool {
 /// Returns whether single I/Os are observed.
 fn is_watched(set: &Setting<'_>) -> bool {
     let job = &set.section.job;
-    let pauses = !job.thinktime.counts_issues && !job.thinktime.time.is_zero();
-    set.logs.is_some() || pauses || job.latency_target.is_some() || job.max_latency.is_some()
+    let pauses = !job.time.thinktime.counts_issues && !job.time.thinktime.time.is_zero();
+    set.logs.is_some()
+        || pauses
+        || job.time.latency_target.is_some()
+        || job.time.max_latency.is_some()
 }
 
 /// The errno of failed I/O, as fio reports it.

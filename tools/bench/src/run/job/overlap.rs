@@ -17,7 +17,7 @@ impl Overlaps {
     pub(super) fn of(job: &JobOptions, may_overlap: bool, depth: usize) -> Option<Overlaps> {
         let is_checked = job.verify.is_some() && job.rw.writes && may_overlap;
         let changes = job.rw.writes || job.rw.trims;
-        let counts_reads = job.serialize_overlap && changes && depth > 1;
+        let counts_reads = job.batch.serialize_overlap && changes && depth > 1;
         (is_checked || counts_reads)
             .then(|| Overlaps { spans: Vec::with_capacity(depth), counts_reads })
     }
@@ -64,7 +64,11 @@ mod tests {
     }
 
     fn overlaps(rw: &str, serialize_overlap: bool, depth: usize) -> Option<Overlaps> {
-        let job = JobOptions { rw: workload(rw), serialize_overlap, ..job() };
+        let job = JobOptions {
+            rw: workload(rw),
+            batch: crate::options::BatchOptions { serialize_overlap, ..job().batch },
+            ..job()
+        };
         Overlaps::of(&job, true, depth)
     }
 

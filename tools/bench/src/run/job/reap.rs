@@ -167,7 +167,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             logs.record(self.times.now.since(self.times.start), step.way, io);
         }
         if let Some(most) =
-            self.options.max_latency.filter(|most| u128::from(latency.lat) > most.as_nanos())
+            self.options.time.max_latency.filter(|most| u128::from(latency.lat) > most.as_nanos())
         {
             let took = crate::human::latency(latency.lat);
             let what = self.told(&self.inflight.flights[slot as usize].work);
@@ -226,7 +226,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn tick(&mut self) {
         self.settle();
         self.times.next_tick = self.times.now + TICK;
-        if self.times.is_ramping && self.times.now.since(self.times.start) >= self.options.ramp_time
+        if self.times.is_ramping
+            && self.times.now.since(self.times.start) >= self.options.time.ramp_time
         {
             self.count_anew();
         }

@@ -9,13 +9,13 @@ use adit_driver::Time;
 use adit_driver::paths::CommandQueue;
 
 use super::{Job, Owned, What, Work};
-use crate::options::iolog::{Action, Entry};
+use crate::options::replay::{LogAction, LogEntry};
 use crate::workload::Step;
 
 /// A log that is being replayed.
 #[derive(Debug)]
 pub(super) struct Replay {
-    entries: Arc<[Entry]>,
+    entries: Arc<[LogEntry]>,
     /// The index of the next entry.
     next: usize,
     /// The number of the job's files; a single one stands for all of the log.
@@ -27,7 +27,7 @@ pub(super) struct Replay {
 }
 
 impl Replay {
-    pub(super) fn new(entries: Arc<[Entry]>, files: usize) -> Replay {
+    pub(super) fn new(entries: Arc<[LogEntry]>, files: usize) -> Replay {
         Replay { entries, next: 0, files: files as u32, at_us: 0, due: Time::ZERO }
     }
 
@@ -40,10 +40,10 @@ impl Replay {
         self.next += 1;
         let file = entry.file.min(self.files - 1);
         Some(match entry.action {
-            Action::Io { way, offset, bytes } => {
+            LogAction::Io { way, offset, bytes } => {
                 What::Step(Step { way, file, offset, bytes, number })
             }
-            Action::Flush => What::Flush(file),
+            LogAction::Flush => What::Flush(file),
         })
     }
 }

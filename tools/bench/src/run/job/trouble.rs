@@ -156,7 +156,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Waits while nothing is in flight or due: sleeps as far as that is accurate enough, then spins.
     pub(super) fn pause(&mut self) {
-        let flow = if self.is_ahead { self.options.flow.sleep } else { Duration::ZERO };
+        let flow = if self.is_ahead { self.options.time.flow.sleep } else { Duration::ZERO };
         let wait = self.until_due().max(flow).min(NAP);
         if wait > SLEEP_SLACK + self.pace.spin() {
             std::thread::sleep(wait - SLEEP_SLACK - self.pace.spin());

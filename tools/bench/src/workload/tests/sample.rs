@@ -1,11 +1,11 @@
 //! Sample jobs for tests, with fio's defaults.
 
-use crate::options::draft::VERIFY;
+use crate::options::draft::Draft;
 use crate::options::*;
 
 /// Returns fio's default job: sequential reads of 4 KiB.
 pub(crate) fn job() -> JobOptions {
-    JobOptions { name: "sample".to_owned(), ..JobOptions::default() }
+    JobOptions { name: "sample".to_owned(), ..JobOptions::usual() }
 }
 
 /// Parses `rw=` without a colon.
@@ -23,5 +23,5 @@ pub(crate) fn workload(name: &str) -> Workload {
 
 /// Returns fio's default verification with `kind`.
 pub(crate) fn verify(kind: VerifyKind) -> VerifyOptions {
-    VerifyOptions { kind, ..VERIFY }
+    VerifyOptions { kind, ..Draft::new().verify }
 }

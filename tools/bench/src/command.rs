@@ -86,8 +86,8 @@ fn fresh_seed() -> u64 {
 
 /// Returns whether the jobs run more than once.
 fn is_side_by_side(request: &Request) -> bool {
-    let run = &request.run;
-    !run.targets.is_empty() || run.rounds > 1 || !run.sweep.is_empty() || run.ceiling
+    let side = &request.run.side;
+    !side.targets.is_empty() || side.rounds > 1 || !side.sweep.is_empty() || side.ceiling
 }
 
 fn tell(request: &Request, outcome: &RunOutcome, output: &mut Output) -> Result<()> {

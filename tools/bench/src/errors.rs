@@ -37,7 +37,7 @@ pub(crate) enum Tolerance {
 
 /// The kind of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum ErrorKind {
     /// A read failed.
     Read,
     /// A write failed.
@@ -46,22 +46,22 @@ pub(crate) enum Kind {
     Verify,
 }
 
-impl Kind {
+impl ErrorKind {
     /// Returns fio's errno for it.
     pub(crate) fn errno(self) -> i32 {
-        if self == Kind::Verify { EILSEQ } else { EIO }
+        if self == ErrorKind::Verify { EILSEQ } else { EIO }
     }
 }
 
 impl Tolerance {
     /// Returns whether the job continues after such an error.
-    pub(crate) fn covers(self, kind: Kind) -> bool {
+    pub(crate) fn covers(self, kind: ErrorKind) -> bool {
         match self {
             Tolerance::None => false,
-            Tolerance::Read => kind == Kind::Read,
-            Tolerance::Write => kind == Kind::Write,
-            Tolerance::Io => kind != Kind::Verify,
-            Tolerance::Verify => kind == Kind::Verify,
+            Tolerance::Read => kind == ErrorKind::Read,
+            Tolerance::Write => kind == ErrorKind::Write,
+            Tolerance::Io => kind != ErrorKind::Verify,
+            Tolerance::Verify => kind == ErrorKind::Verify,
             Tolerance::All => true,
         }
     }
@@ -92,12 +92,12 @@ pub(crate) fn name_of(error: CommandError) -> &'static str {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Errors {
     by_name: BTreeMap<&'static str, u64>,
-    first: Option<Kind>,
+    first: Option<ErrorKind>,
 }
 
 impl Errors {
     /// Counts an error; returns whether to report it individually.
-    pub(crate) fn count(&mut self, kind: Kind, name: &'static str) -> bool {
+    pub(crate) fn count(&mut self, kind: ErrorKind, name: &'static str) -> bool {
         *self.by_name.entry(name).or_default() += 1;
         self.first.get_or_insert(kind);
         self.total() <= TOLD_MAX
@@ -109,7 +109,7 @@ impl Errors {
 
     /// Returns the errno of the first error; 0 without errors.
     pub(crate) fn first_errno(&self) -> i32 {
-        self.first.map_or(0, Kind::errno)
+        self.first.map_or(0, ErrorKind::errno)
     }
 
     /// Returns names and counts.
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn each_tolerance_covers_what_fio_says() {
-        let kinds = [Kind::Read, Kind::Write, Kind::Verify];
+        let kinds = [ErrorKind::Read, ErrorKind::Write, ErrorKind::Verify];
         for (tolerance, expected) in [
             (Tolerance::None, [false, false, false]),
             (Tolerance::Read, [true, false, false]),
@@ -154,9 +154,9 @@ mod tests {
         let write_fault = name_of(CommandError::Status(Status::WRITE_FAULT));
         let (mut errors, mut others) = (Errors::default(), Errors::default());
         assert_eq!((errors.total(), errors.first_errno()), (0, 0));
-        assert!(errors.count(Kind::Write, write_fault));
-        others.count(Kind::Verify, "verify");
-        others.count(Kind::Write, write_fault);
+        assert!(errors.count(ErrorKind::Write, write_fault));
+        others.count(ErrorKind::Verify, "verify");
+        others.count(ErrorKind::Write, write_fault);
         errors.merge(&others);
         assert_eq!(errors.by_name().collect::<Vec<_>>(), [("Write Fault", 2), ("verify", 1)]);
         assert_eq!((errors.first_errno(), others.first_errno()), (EIO, EILSEQ));
@@ -165,7 +165,7 @@ mod tests {
     #[test]
     fn only_the_first_few_are_told() {
         let mut errors = Errors::default();
-        let told = (0..100).filter(|_| errors.count(Kind::Read, "x")).count();
+        let told = (0..100).filter(|_| errors.count(ErrorKind::Read, "x")).count();
         assert_eq!((told as u64, errors.total()), (TOLD_MAX, 100));
     }
 }

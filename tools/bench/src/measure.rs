@@ -3,46 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use adit_load::Latency;
-
-use super::outcome::WayOutcome;
-
-impl WayOutcome {
-    pub(crate) fn new() -> WayOutcome {
-        WayOutcome {
-            bytes: 0,
-            ios: 0,
-            runtime: Duration::ZERO,
-            slat: Latency::new(),
-            clat: Latency::new(),
-            lat: Latency::new(),
-            samples: Samples::default(),
-        }
-    }
-
-    /// I/Os per second of its runtime.
-    pub fn iops(&self) -> f64 {
-        per_second(self.ios, self.runtime)
-    }
-
-    /// Bytes per second of its runtime.
-    pub fn bytes_per_second(&self) -> f64 {
-        per_second(self.bytes, self.runtime)
-    }
-
-    /// Adds another job's counts; the jobs ran concurrently.
-    pub(crate) fn merge(&mut self, other: &WayOutcome) {
-        self.bytes += other.bytes;
-        self.ios += other.ios;
-        self.runtime = self.runtime.max(other.runtime);
-        self.slat.merge(&other.slat);
-        self.clat.merge(&other.clat);
-        self.lat.merge(&other.lat);
-        self.samples.merge(&other.samples);
-    }
-}
-
-fn per_second(count: u64, time: Duration) -> f64 {
+/// Returns a count per second; 0 in no time.
+pub(crate) fn per_second(count: u64, time: Duration) -> f64 {
     if time.is_zero() { 0.0 } else { count as f64 / time.as_secs_f64() }
 }
 
@@ -87,7 +49,7 @@ impl Samples {
     }
 
     /// Adds another job's or way's samples; rates of the same interval are summed.
-    fn merge(&mut self, other: &Samples) {
+    pub(crate) fn merge(&mut self, other: &Samples) {
         let mut sums: BTreeMap<u64, Point> = BTreeMap::new();
         for point in self.points.iter().chain(&other.points) {
             let none = Point { at_ms: point.at_ms, bytes_per_second: 0.0, iops: 0.0 };

@@ -7,7 +7,7 @@ use adit_driver::Stats;
 use adit_load::Latency;
 
 use super::errors::Errors;
-use super::measure::{Levels, Samples};
+use super::measure::{Levels, Samples, per_second};
 use super::options::Section;
 use super::run::cpu::Cpu;
 use super::way::{PerWay, Way};
@@ -174,6 +174,41 @@ pub(crate) struct GroupWay {
     pub(crate) rates: (f64, f64),
     /// The shortest and the longest job's time.
     pub(crate) runtimes: (Duration, Duration),
+}
+
+impl WayOutcome {
+    pub(crate) fn new() -> WayOutcome {
+        WayOutcome {
+            bytes: 0,
+            ios: 0,
+            runtime: Duration::ZERO,
+            slat: Latency::new(),
+            clat: Latency::new(),
+            lat: Latency::new(),
+            samples: Samples::default(),
+        }
+    }
+
+    /// I/Os per second of its runtime.
+    pub fn iops(&self) -> f64 {
+        per_second(self.ios, self.runtime)
+    }
+
+    /// Bytes per second of its runtime.
+    pub fn bytes_per_second(&self) -> f64 {
+        per_second(self.bytes, self.runtime)
+    }
+
+    /// Adds another job's counts; the jobs ran concurrently.
+    pub(crate) fn merge(&mut self, other: &WayOutcome) {
+        self.bytes += other.bytes;
+        self.ios += other.ios;
+        self.runtime = self.runtime.max(other.runtime);
+        self.slat.merge(&other.slat);
+        self.clat.merge(&other.clat);
+        self.lat.merge(&other.lat);
+        self.samples.merge(&other.samples);
+    }
 }
 
 impl JobOutcome {

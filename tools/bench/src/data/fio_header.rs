@@ -17,7 +17,7 @@
 
 use crc_fast::{CrcAlgorithm, checksum};
 
-use super::stamp::Cause;
+use super::mismatch::Cause;
 use crate::options::VerifyKind;
 
 const MAGIC: u16 = 0xacca;

@@ -4,13 +4,14 @@
 //! Other jobs fill their buffers once and change a small part for each write.
 
 mod fio_header;
+mod mismatch;
 mod payload;
 mod stamp;
 pub(crate) mod state;
 
 use std::path::PathBuf;
 
-pub(crate) use stamp::{Identity, Mismatch, Writer};
+pub(crate) use mismatch::{Identity, Mismatch, Writer};
 
 use payload::payload_of;
 use stamp::HEADER_BYTES;

@@ -14,45 +14,20 @@
 //! All numbers are little-endian. The offset reveals misdirected blocks, the generation stale ones, the
 //! checksum everything else.
 
-use std::fmt;
-
-use adit_load::{Pattern, mix};
+use adit_load::Pattern;
 use clap::ValueEnum;
 use crc_fast::{CrcAlgorithm, checksum};
 use md5::{Digest, Md5};
 use xxhash_rust::xxh64::xxh64;
 
 use super::fio_header::Header;
+use super::mismatch::{Cause, Identity, Mismatch, Writer};
 use crate::options::VerifyKind;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"ADITBLK2");
 /// Length of a header; no block is shorter.
 pub(crate) const HEADER_BYTES: usize = 56;
 const CHECKSUM: std::ops::Range<usize> = 8..24;
-
-/// What a block was, or should have been, written as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Identity {
-    /// Offset on the device in bytes.
-    pub(crate) offset: u64,
-    /// Its writer; `None` if an earlier run wrote it.
-    pub(crate) writer: Option<Writer>,
-}
-
-/// The run and step that wrote a block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Writer {
-    pub(crate) seed: u64,
-    /// The step's number.
-    pub(crate) generation: u64,
-}
-
-impl Writer {
-    /// Returns the seed of the data it writes at `offset`.
-    pub(super) fn data_seed(self, offset: u64) -> u64 {
-        mix(offset ^ mix(self.seed ^ mix(self.generation)))
-    }
-}
 
 /// Writes the header of `block` for `offset`; its data must be in place.
 pub(super) fn stamp(block: &mut [u8], kind: VerifyKind, offset: u64, writer: Writer) {
@@ -83,7 +58,10 @@ fn checked(block: &[u8], kind: VerifyKind, expected: Identity) -> Result<(), Cau
         return if may_be { header.check(block, expected.offset) } else { Err(Cause::Fio) };
     }
     if get(block, 0) != MAGIC {
-        return Err(Cause::Magic { got: get(block, 0), all_zero: is_zero(block) });
+        return Err(match get(block, 0) {
+            _ if is_zero(block) => Cause::Zeroes,
+            got => Cause::Magic { expected: MAGIC, got },
+        });
     }
     match kind_of(block) {
         Some(got) if got != kind => return Err(Cause::Kind { expected: kind, got }),
@@ -118,7 +96,8 @@ pub(super) fn check_pattern(block: &[u8], pattern: &Pattern, offset: u64) -> Res
     let has_header = block.len() >= HEADER_BYTES && get(block, 0) == MAGIC;
     let cause = match kind_of(block).filter(|_| has_header) {
         Some(got) => Cause::Kind { expected: VerifyKind::Pattern, got },
-        None => Cause::Byte { at, expected, got: block[at], all_zero: is_zero(block) },
+        None if is_zero(block) => Cause::Zeroes,
+        None => Cause::Byte { at, expected, got: block[at] },
     };
     Err(Mismatch { offset, cause })
 }
@@ -171,107 +150,9 @@ fn get(block: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| block[at + i]))
 }
 
-/// A block with unexpected contents.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("verify: the block at offset {offset} {cause}")]
-pub(crate) struct Mismatch {
-    offset: u64,
-    cause: Cause,
-}
-
-/// The first difference.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Cause {
-    Fio,
-    FioKind { kind: u16 },
-    FioVersion { version: u8 },
-    Magic { got: u64, all_zero: bool },
-    Kind { expected: VerifyKind, got: VerifyKind },
-    NoKind,
-    Length { expected: usize, got: u32 },
-    Checksum { kind: VerifyKind, expected: [u8; 16], got: [u8; 16] },
-    Offset { got: u64 },
-    Writer { expected: Writer, got: Writer },
-    Byte { at: usize, expected: u8, got: u8, all_zero: bool },
-}
-
-impl fmt::Display for Cause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Cause::Magic { all_zero: true, .. } | Cause::Byte { all_zero: true, .. } => {
-                write!(
-                    f,
-                    "is all zeroes: it was never written with --verify, or the write was lost"
-                )
-            }
-            Cause::Magic { got, .. } => write!(
-                f,
-                "has no verify header: expected magic {MAGIC:#018x}, got {got:#018x}; was it written with --verify?"
-            ),
-            Cause::Kind { expected, got } => {
-                let (expected, got) = (name(*expected), name(*got));
-                write!(
-                    f,
-                    "was written with --verify={got}, not with --verify={expected}; use --verify={got}"
-                )
-            }
-            Cause::Fio => write!(
-                f,
-                "is not this run's: fio wrote it; if it was with --verify=crc32c, read it with that and --rw=read"
-            ),
-            Cause::FioKind { kind } => write!(
-                f,
-                "is fio's, with a checksum of kind {kind}; of fio's only crc32c is checked here: verify it with fio"
-            ),
-            Cause::FioVersion { version } => write!(
-                f,
-                "is fio's, with version {version:#04x} of its header; known are 0x81 (since fio 3.41) and \
-                 the one before: verify it with the fio that wrote it"
-            ),
-            Cause::NoKind => write!(f, "is corrupt: its header has no kind of checksum"),
-            Cause::Length { expected, got } => write!(
-                f,
-                "was written with another block size: expected {expected} bytes, got {got}; use --bs={got}, or \
-                 --verify_interval={got} where blocks were longer"
-            ),
-            Cause::Checksum { kind, expected, got } => {
-                let (expected, got) = (Hex(*kind, expected), Hex(*kind, got));
-                write!(f, "is corrupt: {} expected {expected}, got {got}", name(*kind))
-            }
-            Cause::Offset { got } => write!(f, "is another one: it was written for offset {got}"),
-            Cause::Writer { expected, got } => write!(
-                f,
-                "is stale: expected generation {} of seed {:#x}, got generation {} of seed {:#x}",
-                expected.generation, expected.seed, got.generation, got.seed
-            ),
-            Cause::Byte { at, expected, got, .. } => {
-                write!(f, "is not the pattern: byte {at} expected {expected:#04x}, got {got:#04x}")
-            }
-        }
-    }
-}
-
-fn name(kind: VerifyKind) -> String {
-    kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
-}
-
-/// Formats a checksum as usual for its kind.
-struct Hex<'a>(VerifyKind, &'a [u8; 16]);
-
-impl fmt::Display for Hex<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Hex(kind, sum) = self;
-        let number = u64::from_le_bytes(std::array::from_fn(|i| sum[i]));
-        match kind {
-            VerifyKind::Crc32c => write!(f, "{number:#010x}"),
-            VerifyKind::Md5 => sum.iter().try_for_each(|byte| write!(f, "{byte:02x}")),
-            _ => write!(f, "{number:#018x}"),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::mismatch::Hex;
     use super::*;
     use proptest::prelude::*;
 

@@ -11,15 +11,18 @@
 mod file;
 mod histogram;
 mod iolog;
+mod sample;
 mod window;
 
 pub(crate) use self::iolog::IoLog;
+pub(crate) use self::sample::IoSample;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use self::file::{LogFile, Row};
 use self::histogram::HistogramLog;
+use self::sample::nanoseconds;
 use self::window::Windows;
 use super::options::{LogOptions, WindowValue};
 use super::way::Way;
@@ -29,23 +32,6 @@ use crate::failure::{Failure, Result};
 const ENTRIES: usize = 1 << 16;
 /// Index of total latency among the three.
 const LAT: usize = 2;
-
-/// An I/O as logged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct IoSample {
-    /// Submission latency, in nanoseconds.
-    pub(crate) slat_ns: u64,
-    /// Completion latency, in nanoseconds.
-    pub(crate) clat_ns: u64,
-    /// Total latency, in nanoseconds.
-    pub(crate) lat_ns: u64,
-    /// Length in bytes.
-    pub(crate) bytes: u64,
-    /// Byte offset.
-    pub(crate) offset: u64,
-    /// Issue time in nanoseconds from the start.
-    pub(crate) issued_ns: u64,
-}
 
 /// The logs of one thread.
 #[derive(Debug)]
@@ -146,10 +132,6 @@ impl JobLogs {
         }
         Failure::all(failures).map_or(Ok(()), Err)
     }
-}
-
-fn nanoseconds(time: Duration) -> u64 {
-    time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
 }
 
 /// Names a thread's files.

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{IoSample, nanoseconds};
+use super::sample::{IoSample, nanoseconds};
 use crate::way::{PerWay, Way};
 
 /// The window being filled, on a grid that starts with the run.

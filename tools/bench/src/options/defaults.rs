@@ -54,3 +54,65 @@ impl From<JobOptions> for Draft {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_those_of_fio() {
+        for (name, value) in [
+            ("filename_format", "$jobname.$jobnum.$filenum"),
+            ("nrfiles", "1"),
+            ("file_service_type", "roundrobin:1"),
+            ("ioengine", "psync"),
+            ("direct", "0"),
+            ("invalidate", "1"),
+            ("unlink", "0"),
+            ("allow_file_create", "1"),
+            ("fallocate", "native"),
+            ("overwrite", "0"),
+            ("cpus_allowed_policy", "shared"),
+            ("rw", "read"),
+            ("rw_sequencer", "sequential"),
+            ("bs", "4k"),
+            ("num_range", "1"),
+            ("random_distribution", "random"),
+            ("percentage_random", "100"),
+            ("norandommap", "0"),
+            ("random_generator", "tausworthe"),
+            ("randrepeat", "1"),
+            ("offset", "0"),
+            ("loops", "1"),
+            ("iodepth", "1"),
+            ("iodepth_batch_complete_min", "1"),
+            ("numjobs", "1"),
+            ("exit_what", "group"),
+            ("startdelay", "0"),
+            ("thinktime", "0"),
+            ("thinktime_blocks_type", "complete"),
+            ("rate_process", "linear"),
+            ("rate_cycle", "1000"),
+            ("latency_percentile", "100"),
+            ("scramble_buffers", "1"),
+            ("buffer_compress_percentage", "0"),
+            ("buffer_compress_chunk", "512"),
+            ("do_verify", "1"),
+            ("sync", "none"),
+            ("continue_on_error", "none"),
+            ("percentile_list", "1:5:10:20:30:40:50:60:70:80:90:95:99:99.5:99.9:99.95:99.99"),
+            ("clat_percentiles", "1"),
+            ("slat_percentiles", "0"),
+            ("lat_percentiles", "0"),
+            ("disk_util", "1"),
+            ("unified_rw_reporting", "none"),
+            ("log_window_value", "avg"),
+            ("per_job_logs", "1"),
+        ] {
+            let mut draft = Draft::new();
+            set(&mut draft, name, value).expect(name);
+            assert_eq!(draft, Draft::new(), "{name}");
+        }
+        assert_eq!((JobOptions::usual().rwmixread, &*JobOptions::usual().name), (50, NAME));
+    }
+}

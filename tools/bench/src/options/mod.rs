@@ -36,4 +36,6 @@ pub use job::{JobOptions, Section};
 pub(crate) use request::RANDSEED;
 pub use request::Request;
 pub use run::RunOptions;
+#[cfg(test)]
+pub(crate) use run::SideOptions;
 pub(crate) use values::*;

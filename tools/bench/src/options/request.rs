@@ -73,4 +73,14 @@ impl Request {
         }
         seeded
     }
+
+    /// Returns the request without targets, sweeps, rounds and ceilings.
+    pub(crate) fn single(&self) -> Request {
+        let mut one = self.clone();
+        one.run.side.targets.clear();
+        one.run.side.sweep.clear();
+        one.run.side.rounds = 1;
+        one.run.side.ceiling = false;
+        one
+    }
 }

@@ -95,17 +95,8 @@ pub struct RunOptions {
     #[arg(long)]
     pub(crate) warnings_fatal: bool,
 
-    /// Logs the bandwidth of all jobs together (ignored)
-    #[arg(long, hide = true)]
-    pub(crate) bandwidth_log: bool,
-
-    /// Measures how busy the cores are (ignored)
-    #[arg(long, value_name = "HOW", hide = true)]
-    pub(crate) idle_prof: Option<String>,
-
-    /// Memory for fio's bookkeeping (ignored)
-    #[arg(long, value_name = "KB", hide = true)]
-    pub(crate) alloc_size: Option<u64>,
+    #[command(flatten)]
+    pub(crate) ignored: IgnoredOptions,
 
     /// Prints the version and runs nothing
     #[arg(long)]
@@ -127,6 +118,19 @@ pub struct RunOptions {
     #[arg(long)]
     pub(crate) allow_destroy: bool,
 
+    #[command(flatten)]
+    pub(crate) side: SideOptions,
+
+    /// Recovers a failed controller and continues; waits up to 30 s for one that does not answer
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "1", default_value = "0",
+        hide_default_value = true, hide_possible_values = true, value_parser = super::grammar::switch,
+        action = ArgAction::Set, value_name = "0|1")]
+    pub(crate) recover: bool,
+}
+
+/// Jobs on several targets and with several values.
+#[derive(Args, Clone, Debug, PartialEq)]
+pub(crate) struct SideOptions {
     /// Runs the jobs on each of these instead of their filenames, and compares
     // The full path makes clap take the list as one value.
     #[arg(long, value_name = "TARGET,…", value_parser = target_list, default_value = "", hide_default_value = true)]
@@ -143,12 +147,22 @@ pub struct RunOptions {
     /// Measures the device's maximum in the same run
     #[arg(long)]
     pub(crate) ceiling: bool,
+}
 
-    /// Recovers a failed controller and continues; waits up to 30 s for one that does not answer
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "1", default_value = "0",
-        hide_default_value = true, hide_possible_values = true, value_parser = super::grammar::switch,
-        action = ArgAction::Set, value_name = "0|1")]
-    pub(crate) recover: bool,
+/// Options of fio that change nothing here.
+#[derive(Args, Clone, Debug, PartialEq)]
+pub(crate) struct IgnoredOptions {
+    /// Logs the bandwidth of all jobs together (ignored)
+    #[arg(long, hide = true)]
+    bandwidth_log: bool,
+
+    /// Measures how busy the cores are (ignored)
+    #[arg(long, value_name = "HOW", hide = true)]
+    idle_prof: Option<String>,
+
+    /// Memory for fio's bookkeeping (ignored)
+    #[arg(long, value_name = "KB", hide = true)]
+    alloc_size: Option<u64>,
 }
 
 impl Default for RunOptions {
@@ -182,9 +196,13 @@ impl RunOptions {
         let traces = "only random is printed; --showcmd shows a job file as a command line";
         let ignored = [
             (self.debug.iter().any(|name| name != RANDOM), "--debug", traces),
-            (self.bandwidth_log, "--bandwidth-log", "use --write_bw_log, a log for each job"),
             (
-                self.idle_prof.is_some(),
+                self.ignored.bandwidth_log,
+                "--bandwidth-log",
+                "use --write_bw_log, a log for each job",
+            ),
+            (
+                self.ignored.idle_prof.is_some(),
                 "--idle-prof",
                 "each job reports its own share of busy time",
             ),

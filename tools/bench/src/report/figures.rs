@@ -8,6 +8,9 @@ use crate::outcome::{JobOutcome, RunOutcome, WayOutcome};
 use crate::way::Way;
 use adit_load::Latency;
 
+/// The version, printed where fio prints its own.
+pub(super) const VERSION: &str = concat!("adit-", env!("CARGO_PKG_VERSION"));
+
 /// Upper bounds of fio's latency classes in nanoseconds and microseconds.
 pub(super) const CLASSES: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
 /// Upper bounds in milliseconds; longer latencies form a class of their own.

@@ -1,6 +1,6 @@
 //! The lines the normal format prints before the jobs run.
 
-use super::VERSION;
+use super::figures::VERSION;
 use crate::human::bytes;
 use crate::options::{Engine, JobOptions, Request, Workload, targets};
 use crate::way::Way;
@@ -52,8 +52,8 @@ fn workload(rw: Workload) -> String {
 
 /// Returns the schemes of the job's targets, or the path to its files, where fio prints its engine.
 fn path(job: &JobOptions, request: &Request) -> String {
-    let targets = request.run.targets.iter().map(ToString::to_string);
-    let names: Vec<String> = match request.run.targets.is_empty() {
+    let targets = request.run.side.targets.iter().map(ToString::to_string);
+    let names: Vec<String> = match request.run.side.targets.is_empty() {
         true => job.files.filename.clone(),
         false => targets.collect(),
     };
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn targets_of_the_run_stand_for_the_jobs() {
         let mut request = request(JobOptions::usual());
-        request.run.targets = vec!["soft:mem=1G".parse().expect("a target")];
+        request.run.side.targets = vec!["soft:mem=1G".parse().expect("a target")];
         assert!(lines(&request).contains("ioengine=soft,"));
     }
 

@@ -5,8 +5,10 @@
 
 use serde_json::{Map, Value, json};
 
-use super::figures::{self, BATCHES, CLASSES, CLASSES_MS, Classes, DEPTHS, Measure, ToldWay};
-use super::{VERSION, date, layout, ours};
+use super::figures::{
+    self, BATCHES, CLASSES, CLASSES_MS, Classes, DEPTHS, Measure, ToldWay, VERSION,
+};
+use super::{date, layout, ours};
 use crate::errors::Tolerance;
 use crate::options::{JobOptions, SteadyOf, SteadyState};
 use crate::outcome::{DiskOutcome, JobOutcome, RunOutcome, SteadyOutcome, WayOutcome};

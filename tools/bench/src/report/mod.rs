@@ -31,9 +31,6 @@ use super::outcome::{JobOutcome, RunOutcome};
 
 pub(crate) use date::utc;
 
-/// The version, printed where fio prints its own.
-const VERSION: &str = concat!("adit-", env!("CARGO_PKG_VERSION"));
-
 /// Formats fio's lines before the jobs run.
 pub(crate) fn head(request: &Request) -> String {
     head::lines(request)

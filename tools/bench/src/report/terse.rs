@@ -2,8 +2,7 @@
 
 use std::fmt::Write;
 
-use super::VERSION;
-use super::figures::{self, Classes, Measure, ToldWay};
+use super::figures::{self, Classes, Measure, ToldWay, VERSION};
 use crate::errors::Tolerance;
 use crate::options::JobOptions;
 use crate::outcome::{JobOutcome, RunOutcome};

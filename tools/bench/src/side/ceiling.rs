@@ -8,7 +8,6 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::Bench;
-use super::comparison::single;
 use crate::failure::{Failure, Result};
 use crate::options::{Eta, FlushOptions, JobOptions, Request, Section};
 use crate::outcome::RunOutcome;
@@ -134,7 +133,7 @@ impl Ceiling {
 
 /// Returns a request that runs only `section`'s I/Os, as fast as possible.
 fn at_depth(request: &Request, section: &Section, depth: u32) -> Request {
-    let mut request = single(request);
+    let mut request = request.single();
     let mut section = section.clone();
     unlimited(&mut section, depth);
     request.sections = vec![section];

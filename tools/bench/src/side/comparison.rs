@@ -48,8 +48,8 @@ pub(crate) fn run(request: &Request, bench: &mut Bench<'_>) -> Result<Comparison
         .iter()
         .map(|sweep| with_values(request, sweep))
         .collect::<Result<Vec<Request>>>()?;
-    let targets = request.run.targets.len().max(1);
-    let slots = schedule(request.run.rounds.max(1) as usize, variants.len(), targets);
+    let targets = request.run.side.targets.len().max(1);
+    let slots = schedule(request.run.side.rounds.max(1) as usize, variants.len(), targets);
     let mut comparison = Comparison::new(request);
     for (done, slot) in slots.iter().enumerate() {
         let sweep = &variants[slot.variant];
@@ -65,7 +65,7 @@ pub(crate) fn run(request: &Request, bench: &mut Bench<'_>) -> Result<Comparison
         }
     }
     comparison.conclude()?;
-    if request.run.ceiling && !comparison.interrupted && comparison.failure.is_none() {
+    if request.run.side.ceiling && !comparison.interrupted && comparison.failure.is_none() {
         comparison.measure_ceilings(request, bench)?;
     }
     Ok(comparison)
@@ -75,8 +75,8 @@ impl Comparison {
     fn new(request: &Request) -> Comparison {
         Comparison {
             jobs: Vec::new(),
-            targets: request.run.targets.iter().map(ToString::to_string).collect(),
-            rounds: request.run.rounds.max(1),
+            targets: request.run.side.targets.iter().map(ToString::to_string).collect(),
+            rounds: request.run.side.rounds.max(1),
             points: Vec::new(),
             ceilings: Vec::new(),
             warnings: Vec::new(),
@@ -219,7 +219,7 @@ pub(crate) fn json(comparison: &Comparison) -> Value {
 }
 
 fn variants(request: &Request) -> Vec<Vec<(String, String)>> {
-    let values = request.run.sweep.iter().map(|sweep| {
+    let values = request.run.side.sweep.iter().map(|sweep| {
         sweep.values.iter().map(|value| (sweep.option.clone(), value.clone())).collect()
     });
     combinations(&values.collect::<Vec<Vec<_>>>())
@@ -240,8 +240,8 @@ fn with_values(request: &Request, sweep: &[(String, String)]) -> Result<Request>
 
 /// Returns the request for one of its targets, as a single run.
 fn on_target(request: &Request, target: usize) -> Result<Request> {
-    let mut one = single(request);
-    let Some(target) = request.run.targets.get(target) else { return Ok(one) };
+    let mut one = request.single();
+    let Some(target) = request.run.side.targets.get(target) else { return Ok(one) };
     // An unescaped colon would separate file names.
     let filename = target.to_string().replace(':', "\\:");
     for section in &mut one.sections {
@@ -249,14 +249,4 @@ fn on_target(request: &Request, target: usize) -> Result<Request> {
         *section = section.with("filename", &filename).map_err(Failure::usage)?;
     }
     Ok(one)
-}
-
-/// Returns the request without targets, sweeps, rounds and ceilings.
-pub(super) fn single(request: &Request) -> Request {
-    let mut one = request.clone();
-    one.run.targets.clear();
-    one.run.sweep.clear();
-    one.run.rounds = 1;
-    one.run.ceiling = false;
-    one
 }

@@ -10,7 +10,7 @@ use super::*;
 use crate::errors::Errors;
 use crate::failure::Failure;
 use crate::measure::Levels;
-use crate::options::{JobOptions, RunOptions, Section, Sweep};
+use crate::options::{JobOptions, RunOptions, Section, SideOptions, Sweep};
 use crate::outcome::{ClockOutcome, JobFailure, JobOutcome, WayOutcome};
 use crate::output::Warning;
 use crate::run::cpu::Cpu;
@@ -29,9 +29,12 @@ fn request(targets: &str, rounds: u32, sweep: &[(&str, &str)]) -> Request {
     });
     Request {
         run: RunOptions {
-            targets: targets.collect(),
-            rounds,
-            sweep: sweep.collect(),
+            side: SideOptions {
+                targets: targets.collect(),
+                rounds,
+                sweep: sweep.collect(),
+                ceiling: false,
+            },
             ..RunOptions::default()
         },
         global: vec![("bs".into(), "4k".into())],
@@ -240,7 +243,7 @@ fn an_interrupted_run_is_the_last() {
 #[test]
 fn the_ceiling_is_where_more_depth_gives_no_more() {
     let mut request = request("uring:/x null:", 3, &[]);
-    request.run.ceiling = true;
+    request.run.side.ceiling = true;
     request.sections[0].job.iodepth = 4;
     let (comparison, ran) = compared(&request);
     let ceilings = &comparison.ceilings;
@@ -257,7 +260,7 @@ fn the_ceiling_is_where_more_depth_gives_no_more() {
 #[test]
 fn a_ceiling_that_fails_leaves_what_was_measured() {
     let mut request = request("null:", 2, &[]);
-    request.run.ceiling = true;
+    request.run.side.ceiling = true;
     let ran = Ran::default();
     let device = |request: &Request| {
         if ran.borrow().len() > 4 { Err(Failure::failed("gone")) } else { Ok(formula(request)) }
@@ -280,7 +283,7 @@ fn a_ceiling_that_fails_leaves_what_was_measured() {
 #[test]
 fn the_ceiling_is_measured_without_what_slows_the_job() {
     let mut request = request("null:", 1, &[]);
-    request.run.ceiling = true;
+    request.run.side.ceiling = true;
     let job = &mut request.sections[0].job;
     job.rates.rate_iops = PerWay::all(Some(10));
     job.time.thinktime.time = Duration::from_secs(1);

@@ -2,58 +2,67 @@
 
 use adit_load::{Distribution, Draw, RandomMap, RandomOrder};
 
+use super::generator::{Generator, Region, Streams};
 use super::latest::Latest;
 use super::places::{Blocks, Drawn, Left, Places};
 use super::sizes::{Sizes, gcd};
 use super::ways::Ways;
-use super::{Generator, Region, Streams};
 use crate::options::{JobOptions, Sequencer};
 use crate::way::{PerWay, Way};
 
-/// Implements [`Generator::new`].
-pub(super) fn generator(
-    job: &JobOptions,
-    region: Region,
-    lba_bytes: u64,
-    seed: u64,
-) -> Result<Generator, String> {
-    let plan = Plan::new(job, region, lba_bytes)?;
-    let places = plan.places(seed)?;
-    let run = if job.rw.random { job.rw.step.max(1) as u64 } else { 1 };
-    let is_identical = job.rw_sequencer == Sequencer::Identical;
-    let overlaps = match &places {
-        Places::InOrder { step, .. } => *step != 0,
-        Places::Once { .. } => run > 1 || !plan.is_all_random(),
-        Places::Drawn { .. } => true,
-    };
-    let changes = job.rw.writes || job.rw.trims;
-    let latest = plan.latest(overlaps && job.rw.writes && job.verify.is_some())?;
-    let per_place = if plan.ways == Ways::TrimThenWrite { 2 } else { 1 };
-    let pass_bytes = region.bytes / plan.unit * plan.unit;
-    let mut generator = Generator {
-        start: region.start,
-        pass_bytes,
-        pass_steps: pass_bytes.div_ceil(plan.min) * per_place,
-        seed,
-        ways: plan.ways,
-        random_percent: if job.rw.random { job.random.percentage_random } else { PerWay::all(0) },
-        run,
-        is_identical,
-        may_overlap: changes && (overlaps || plan.ways == Ways::TrimThenWrite),
-        sizes: plan.sizes,
-        places,
-        latest,
-        pass: 0,
-        position: 0,
-        streams: Streams::new(seed, 0),
-        moved: 0,
-        run_left: 0,
-        ends: PerWay::all(0),
-        repeated: PerWay::all(None),
-        trimmed: None,
-    };
-    generator.start_pass(0);
-    Ok(generator)
+impl Generator {
+    /// Starts the first pass of `job` over `region` of a device with blocks of `lba_bytes`.
+    ///
+    /// # Errors
+    /// The job's options are impossible there; says what to do.
+    pub(crate) fn new(
+        job: &JobOptions,
+        region: Region,
+        lba_bytes: u32,
+        seed: u64,
+    ) -> Result<Generator, String> {
+        let plan = Plan::new(job, region, u64::from(lba_bytes))?;
+        let places = plan.places(seed)?;
+        let run = if job.rw.random { job.rw.step.max(1) as u64 } else { 1 };
+        let is_identical = job.rw_sequencer == Sequencer::Identical;
+        let overlaps = match &places {
+            Places::InOrder { step, .. } => *step != 0,
+            Places::Once { .. } => run > 1 || !plan.is_all_random(),
+            Places::Drawn { .. } => true,
+        };
+        let changes = job.rw.writes || job.rw.trims;
+        let latest = plan.latest(overlaps && job.rw.writes && job.verify.is_some())?;
+        let per_place = if plan.ways == Ways::TrimThenWrite { 2 } else { 1 };
+        let pass_bytes = region.bytes / plan.unit * plan.unit;
+        let mut generator = Generator {
+            start: region.start,
+            pass_bytes,
+            pass_steps: pass_bytes.div_ceil(plan.min) * per_place,
+            seed,
+            ways: plan.ways,
+            random_percent: if job.rw.random {
+                job.random.percentage_random
+            } else {
+                PerWay::all(0)
+            },
+            run,
+            is_identical,
+            may_overlap: changes && (overlaps || plan.ways == Ways::TrimThenWrite),
+            sizes: plan.sizes,
+            places,
+            latest,
+            pass: 0,
+            position: 0,
+            streams: Streams::new(seed, 0),
+            moved: 0,
+            run_left: 0,
+            ends: PerWay::all(0),
+            repeated: PerWay::all(None),
+            trimmed: None,
+        };
+        generator.start_pass(0);
+        Ok(generator)
+    }
 }
 
 /// Returns the greatest common divisor of the lengths of `job`'s I/Os, in bytes.

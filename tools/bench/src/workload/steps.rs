@@ -5,7 +5,7 @@
 
 use adit_load::{Stream, below, mix};
 
-use super::{Generator, Region, Step, Written};
+use super::generator::{Generator, Region, Step, WrittenSteps};
 use crate::options::{FileOrder, FileService, JobOptions};
 use crate::way::Way;
 
@@ -163,7 +163,7 @@ impl Steps {
 
     /// Lists this pass's writes so far, file by file, as [`Generator::written`] does.
     pub(crate) fn written(&self) -> impl Iterator<Item = Step> + Send + 'static {
-        let files: Vec<Written> = self.generators.iter().map(Generator::written).collect();
+        let files: Vec<WrittenSteps> = self.generators.iter().map(Generator::written).collect();
         let count = files.len() as u64;
         (0..).zip(files).flat_map(move |(file, written)| {
             written.map(move |step| Step {

@@ -259,7 +259,7 @@ fn what_is_asked_of_the_run_is_understood() {
     ])
     .run;
     assert_eq!(
-        (run.formats(), run.rounds, run.ceiling, run.recover),
+        (run.formats(), run.side.rounds, run.side.ceiling, run.recover),
         (vec![OutputFormat::Terse], 3, true, true)
     );
     assert_eq!(
@@ -267,10 +267,10 @@ fn what_is_asked_of_the_run_is_understood() {
         (Some(Duration::from_secs(2)), Duration::from_secs(1))
     );
     assert_eq!(
-        run.targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
+        run.side.targets.iter().map(ToString::to_string).collect::<Vec<_>>(),
         ["soft:mem=1G,ns=1", "null:"]
     );
-    assert_eq!(run.sweep[1], Sweep { option: "bs".into(), values: vec!["4k".into()] });
+    assert_eq!(run.side.sweep[1], Sweep { option: "bs".into(), values: vec!["4k".into()] });
     for words in [
         ["--sweep=iodepth=1,x"],
         ["--sweep=iodpeth=1"],

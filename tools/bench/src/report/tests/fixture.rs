@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use adit_driver::Stats;
 
-use crate::errors::{Errors, Kind, Tolerance};
+use crate::errors::{ErrorKind, Errors, Tolerance};
 use crate::measure::Levels;
 use crate::options::{
     BlockSizes, JobOptions, LatencyTarget, Section, SteadyOf, SteadyState, Workload,
@@ -167,7 +167,7 @@ fn trims() -> JobOutcome {
     fill(&mut job.ways[Way::Trim], 30_000, 3_000_000);
     system(&mut job);
     for _ in 0..3 {
-        job.errors.count(Kind::Write, "Write Fault");
+        job.errors.count(ErrorKind::Write, "Write Fault");
     }
     job.target = "uring-cmd:/dev/ng0n1".to_owned();
     job

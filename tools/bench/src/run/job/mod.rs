@@ -3,12 +3,13 @@
 //! | file | part |
 //! |---|---|
 //! | `mod` | the job, from its first pass to its outcome |
+//! | `setting`, `work` | what a job is made from, and one of its I/Os |
 //! | `submit` | which I/O is posted next, and when |
-//! | `reap` | completions and their counts |
+//! | `reap`, `counted` | completions and their counts |
 //! | `plain` | both in the shortest way, for jobs whose options ask nothing of single I/Os |
 //! | `replay` | the I/Os of a log, in place of a workload's |
 //! | `ranges` | trims of several ranges |
-//! | `read_back` | verification of written data |
+//! | `read_back`, `checks` | verification of written data |
 //! | `trouble` | failures, and controllers that may recover |
 //! | `pool`, `overlap` | buffers, and the ranges in flight |
 //!
@@ -21,6 +22,8 @@
 //! A pass that wrote with `verify` is followed by a phase that reads the data back and checks it. The first
 //! failure that is not tolerated ends the job: it waits for the I/Os in flight and reports the counts so far.
 
+mod checks;
+mod counted;
 mod overlap;
 mod plain;
 mod pool;
@@ -28,197 +31,42 @@ mod ranges;
 mod read_back;
 mod reap;
 mod replay;
+mod setting;
 mod submit;
 mod trouble;
+mod work;
 
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
-use adit_driver::memory::Prefix;
-use adit_driver::paths::{CommandQueue, Device};
+use adit_driver::paths::CommandQueue;
 use adit_driver::{Buffer, CommandError, Time};
 use adit_load::Latency;
 
 use super::again::Again;
 use super::clock::{Clock, unix_ms};
 use super::cpu::Cpu;
-use super::flow::{Group, Share};
+use super::flow::Share;
 use super::latency_target::DepthSearch;
 use super::pace::Pace;
-use super::progress::Progress;
-use super::supervisor::Recovery;
-use crate::data::state::VerifyState;
-use crate::data::{Data, Identity};
-use crate::errors::{Errors, Unwritten};
-use crate::interrupt::Interrupt;
-use crate::logs::{IoLog, JobLogs};
+use crate::errors::{EIO, Errors, Unwritten};
 use crate::measure::Levels;
-use crate::options::{Disabled, JobOptions, Section};
-use crate::outcome::{JobFailure, JobOutcome, WayOutcome};
+use crate::options::{Disabled, JobOptions};
+use crate::outcome::{JobOutcome, WayOutcome};
 use crate::way::{PerWay, Way};
-use crate::workload::{Region, Step, Steps};
+use checks::Checks;
+use counted::{AlikeIos, Cycle};
 use overlap::Overlaps;
 use pool::Pool;
 use ranges::Ranges;
-use reap::Run;
 use replay::Replay;
+use work::{Flight, Work};
+
+pub(crate) use setting::{JobFile, Setting};
 pub(super) use submit::RANGE_BYTES;
+pub(crate) use work::Owned;
 
 /// Interval between checks of slow changes: the ramp, the watcher's requests, minimum rates.
 const TICK: Duration = Duration::from_millis(1);
-
-/// The owner data a job's requests carry through a queue.
-pub(crate) type Owned = (Prefix, Tag);
-
-/// Identifies the buffer and the file of an I/O in flight, in one word. A queue moves its owner data several
-/// times; loading recently stored data in smaller pieces would stall until earlier stores finish, including
-/// those to contested ring entries. The rest of an I/O stays with the job, by slot ([`Flight`]).
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Tag(u64);
-
-impl Tag {
-    fn new(slot: u32, file: u32) -> Tag {
-        Tag(u64::from(file) << 32 | u64::from(slot))
-    }
-
-    /// Returns the index of the job's buffer.
-    fn slot(self) -> u32 {
-        self.0 as u32
-    }
-
-    /// Returns the index of the job's file.
-    pub(crate) fn file(self) -> u32 {
-        (self.0 >> 32) as u32
-    }
-}
-
-/// An I/O in flight.
-#[derive(Clone, Copy, Debug)]
-struct Flight {
-    work: Work,
-    /// When it was due by its rate, or first sent. Its latency counts from then, or else from when it was
-    /// posted.
-    since: Option<Time>,
-    /// When it was ready to be sent to the device.
-    posted: Time,
-    /// When it had been sent.
-    told: Time,
-}
-
-impl Flight {
-    /// An unused slot.
-    const NONE: Flight = Flight {
-        work: Work::new(What::Flush(0)),
-        since: None,
-        posted: Time::ZERO,
-        told: Time::ZERO,
-    };
-}
-
-/// One I/O.
-#[derive(Clone, Copy, Debug)]
-struct Work {
-    what: What,
-    /// The expected content of a read.
-    expected: Option<Identity>,
-    /// How often it was sent before, and the start of its latency.
-    retried: Option<(u8, Time)>,
-}
-
-impl Work {
-    /// Creates an I/O that is sent for the first time and not checked.
-    const fn new(what: What) -> Work {
-        Work { what, expected: None, retried: None }
-    }
-}
-
-/// The operation of an I/O.
-#[derive(Clone, Copy, Debug)]
-enum What {
-    Step(Step),
-    /// Flushes this file.
-    Flush(u32),
-}
-
-impl What {
-    /// Returns the index of the job's file.
-    #[inline]
-    fn file(&self) -> u32 {
-        match self {
-            What::Step(step) => step.file,
-            What::Flush(file) => *file,
-        }
-    }
-}
-
-/// A file or device of a job.
-#[derive(Clone, Debug)]
-pub(crate) struct JobFile<'a> {
-    pub(crate) device: &'a Device,
-    /// The part of it that the job works on.
-    pub(crate) region: Region,
-    /// The domain of the buffers its queue can use.
-    pub(crate) domain: usize,
-}
-
-/// Everything a job is made from.
-pub(crate) struct Setting<'a> {
-    pub(crate) section: &'a Section,
-    /// In order; at least one.
-    pub(crate) files: Vec<JobFile<'a>>,
-    /// Their targets, as a string that parses back to them.
-    pub(crate) target: String,
-    pub(crate) thread: u32,
-    /// Its index among the threads of its job.
-    pub(crate) number: u32,
-    pub(crate) group: u32,
-    pub(crate) seed: u64,
-    /// Distinguishes this run's data from an earlier run's with the same seed.
-    pub(crate) stamp: u64,
-    pub(crate) steps: Steps,
-    pub(crate) data: Data,
-    /// Bytes after which the job ends; `None` if only time ends it.
-    pub(crate) bytes_max: Option<u64>,
-    /// Most I/Os submitted at once.
-    pub(crate) batch_max: usize,
-    /// The time without completions after which the thread yields its core.
-    pub(crate) yield_after: Duration,
-    pub(crate) recovery: &'a Recovery,
-    pub(crate) interrupt: &'a Interrupt,
-    pub(crate) progress: &'a Progress,
-    pub(crate) logs: Option<JobLogs>,
-    /// `write_iolog`.
-    pub(crate) iolog: Option<IoLog>,
-    /// The state an interrupted run left, to be read back.
-    pub(crate) earlier: Option<VerifyState>,
-    /// The folder for this job's verify state.
-    pub(crate) state_folder: &'a Path,
-    /// Whether to report blocks of zeroes, which may never have been written before this run.
-    pub(crate) samples_zeroes: bool,
-    /// Retries of a failed I/O unless the job specifies them.
-    pub(crate) retries: u8,
-    /// The jobs it shares I/Os with.
-    pub(crate) flow: Option<Arc<Group>>,
-}
-
-impl Setting<'_> {
-    /// Returns the device for messages, or the job's name if there are several.
-    fn name(&self) -> &str {
-        match &self.files[..] {
-            [only] => &only.device.info().device,
-            _ => &self.section.job.name,
-        }
-    }
-
-    /// Returns the device of a file for messages, if there are several.
-    fn place(&self, file: u32) -> String {
-        match &self.files[..] {
-            [_] => String::new(),
-            files => format!(" of {}", files[file as usize].device.info().device),
-        }
-    }
-}
 
 /// The I/Os in flight and those that wait to be.
 struct InFlight {
@@ -251,21 +99,6 @@ impl InFlight {
     }
 }
 
-/// Verification of what was written.
-struct Checks {
-    /// The remaining reads of a verify phase.
-    to_verify: Option<read_back::ToVerify>,
-    unwritten: Unwritten,
-    /// Whether the writer of each block is known; false after an earlier run that left no state.
-    knows_writer: bool,
-    /// Mismatches so far, if the job checks all blocks before it fails.
-    mismatches: Option<JobFailure>,
-    /// Unchecked writes, with `verify_backlog`.
-    backlog: Vec<Step>,
-    /// How many of them are checked together; 0 to check a whole pass.
-    backlog_max: usize,
-}
-
 /// Writes since the last Flush.
 struct Flushes {
     writes_issued: u64,
@@ -292,7 +125,29 @@ struct Times {
     is_ramping: bool,
     end: Option<Time>,
     next_tick: Time,
-    cycle: reap::Cycle,
+    cycle: Cycle,
+}
+
+/// What was posted so far.
+struct Issued {
+    bytes: u64,
+    ios: u64,
+    /// I/Os after which the job ends.
+    ios_max: Option<u64>,
+}
+
+/// What options and paths ask of each I/O.
+struct Asked {
+    /// Whether the path executes I/O during submission: as in fio, all of its time is completion latency.
+    blocks: bool,
+    /// Disabled measurements; a blocking path has no submission latency either.
+    disabled: Disabled,
+    /// Whether rates choose between reads and writes.
+    is_mixed_by_rates: bool,
+    /// Whether a log, a limit or pauses need single I/Os.
+    is_watched: bool,
+    /// Whether the options ask nothing of single I/Os; see `plain`.
+    is_plain: bool,
 }
 
 /// How busy the thread is.
@@ -317,10 +172,6 @@ pub(crate) struct Job<'a, Q> {
     inflight: InFlight,
     /// Whether data was generated for an I/O not yet sent; that time must not count as its latency.
     is_stamped: bool,
-    /// Whether the path executes I/O during submission: as in fio, all of its time is completion latency.
-    blocks: bool,
-    /// Disabled measurements; a blocking path has no submission latency either.
-    disabled: Disabled,
     pace: Pace,
     /// Its part of a group's I/Os, once it runs.
     share: Option<Share>,
@@ -332,26 +183,18 @@ pub(crate) struct Job<'a, Q> {
     ranges: Option<Ranges>,
     search: Option<DepthSearch>,
     checks: Checks,
-    bytes_issued: u64,
-    ios_issued: u64,
-    /// I/Os after which the job ends.
-    ios_max: Option<u64>,
+    issued: Issued,
     flushes: Flushes,
     /// No new work: the device is full, or only the last flush is left.
     is_full: bool,
     /// Whether the queue was full and drains to `iodepth_low`.
     is_draining: bool,
-    /// Whether rates choose between reads and writes.
-    is_mixed_by_rates: bool,
-    /// Whether a log, a limit or pauses need single I/Os.
-    is_watched: bool,
-    /// Whether its options ask nothing of single I/Os; see `plain`.
-    is_plain: bool,
+    asked: Asked,
     is_down: bool,
     times: Times,
     load: Load,
     /// Equal I/Os that finished and are not in the outcome yet.
-    run: Run,
+    alike: AlikeIos,
     outcome: JobOutcome,
 }
 
@@ -364,7 +207,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         let infos = || set.files.iter().map(|file| file.device.info());
         let blocks = infos().any(|info| info.is_synchronous);
         let lba_shifts = infos().map(|info| info.lba_bytes.trailing_zeros()).collect();
-        let backlog_max = read_back::backlog_of(options);
+        let backlog_max = checks::backlog_of(options);
         let log = options.replay.of_thread(set.number);
         let overlaps = Overlaps::of(options, set.steps.may_overlap(), depth);
         let mut job = Job {
@@ -376,11 +219,6 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             lba_shifts,
             inflight: InFlight::new(slots, depth, overlaps),
             is_stamped: false,
-            blocks,
-            disabled: Disabled {
-                slat: options.reports.disable.slat || blocks,
-                ..options.reports.disable
-            },
             pace: Pace::new(options, set.seed, Time::ZERO),
             share: None,
             is_ahead: false,
@@ -396,15 +234,17 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
                 backlog: Vec::with_capacity(backlog_max + depth),
                 backlog_max,
             },
-            bytes_issued: 0,
-            ios_issued: 0,
-            // As in fio, time_based jobs end by time only.
-            ios_max: options
-                .amount
-                .number_ios
-                .filter(|_| !options.time.time_based)
-                .map(|ios| ios.saturating_mul(u64::from(options.amount.loops.max(1))))
-                .map(|ios| ios.saturating_mul(options.rw.ios_per_block())),
+            issued: Issued {
+                bytes: 0,
+                ios: 0,
+                // As in fio, time_based jobs end by time only.
+                ios_max: options
+                    .amount
+                    .number_ios
+                    .filter(|_| !options.time.time_based)
+                    .map(|ios| ios.saturating_mul(u64::from(options.amount.loops.max(1))))
+                    .map(|ios| ios.saturating_mul(options.rw.ios_per_block())),
+            },
             flushes: Flushes {
                 writes_issued: 0,
                 flushed_at: 0,
@@ -413,16 +253,23 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             },
             is_full: false,
             is_draining: false,
-            is_mixed_by_rates: is_mixed_by_rates(options),
-            is_watched: is_watched(&set),
-            is_plain: false,
+            asked: Asked {
+                blocks,
+                disabled: Disabled {
+                    slat: options.reports.disable.slat || blocks,
+                    ..options.reports.disable
+                },
+                is_mixed_by_rates: is_mixed_by_rates(options),
+                is_watched: is_watched(&set),
+                is_plain: false,
+            },
             is_down: false,
             times: Times { is_ramping: !options.time.ramp_time.is_zero(), ..Times::default() },
             load: Load::default(),
-            run: Run::default(),
+            alike: AlikeIos::default(),
             set,
         };
-        job.is_plain = job.has_plain_options();
+        job.asked.is_plain = job.has_plain_options();
         job
     }
 
@@ -490,7 +337,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             if self.checks.mismatches.is_some()
                 || self.is_over()
                 || self.replay.is_some()
-                || self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most)
+                || self.set.bytes_max.is_some_and(|most| self.issued.bytes >= most)
             {
                 return;
             }
@@ -566,7 +413,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
     /// Returns whether to begin no new work.
     #[inline]
     fn is_over(&self) -> bool {
-        self.is_ended() || self.ios_max.is_some_and(|most| self.ios_issued >= most)
+        self.is_ended() || self.issued.ios_max.is_some_and(|most| self.issued.ios >= most)
     }
 
     /// Returns whether to begin nothing, not even what waits for its time and is counted already.
@@ -627,9 +474,6 @@ fn is_watched(set: &Setting<'_>) -> bool {
         || job.time.latency_target.is_some()
         || job.time.max_latency.is_some()
 }
-
-/// The errno of failed I/O, as fio reports it.
-const EIO: i32 = 5;
 
 fn empty_outcome(set: &Setting<'_>) -> JobOutcome {
     let infos = || set.files.iter().map(|file| file.device.info());

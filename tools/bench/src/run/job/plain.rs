@@ -7,7 +7,9 @@
 use adit_driver::memory::Prefix;
 use adit_driver::paths::{CommandQueue, Request};
 
-use super::{Flight, Job, Owned, Tag, What, Work};
+use super::Job;
+use super::counted::Latencies;
+use super::work::{Flight, Owned, Tag, What, Work};
 use crate::way::Way;
 
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
@@ -21,7 +23,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let is_shared = self.set.flow.is_some() || self.set.files.len() > 1;
         let is_scripted = self.replay.is_some() || self.ranges.is_some() || options.rw.trims;
         let is_checked = options.verify.is_some() || self.inflight.overlaps.is_some();
-        let is_logged = self.is_watched || self.set.iolog.is_some();
+        let is_logged = self.asked.is_watched || self.set.iolog.is_some();
         let flushes = options.flushes.fsync.is_some() || options.flushes.fdatasync.is_some();
         let changes_data = options.rw.writes && self.set.data.touches_writes();
         let batch = &options.batch;
@@ -35,7 +37,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             || flushes
             || changes_data
             || batches
-            || self.blocks)
+            || self.asked.blocks)
     }
 
     /// Posts up to `most` new I/Os of a plain job, for which there are buffers.
@@ -44,7 +46,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.is_over() {
             return;
         }
-        let left = self.ios_max.map_or(u64::MAX, |all| all - self.ios_issued);
+        let left = self.issued.ios_max.map_or(u64::MAX, |all| all - self.issued.ios);
         let most = most.min(usize::try_from(left).unwrap_or(usize::MAX));
         let domain = self.set.files[0].domain;
         while self.inflight.fresh.len() < most {
@@ -52,8 +54,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             let Some((slot, buffer)) = self.pool.take(domain) else {
                 unreachable!("a job's depth is the number of its buffers")
             };
-            (self.bytes_issued, self.ios_issued) =
-                (self.bytes_issued + step.bytes, self.ios_issued + 1);
+            (self.issued.bytes, self.issued.ios) =
+                (self.issued.bytes + step.bytes, self.issued.ios + 1);
             let buffer = Prefix::new(buffer, step.bytes as usize);
             let request =
                 Request { operation: self.operation(step), buffer: (buffer, Tag::new(slot, 0)) };
@@ -95,8 +97,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         for slot in self.inflight.ended.drain(..) {
             let Flight { work, posted, told, .. } = self.inflight.flights[slot as usize];
             let What::Step(step) = work.what else { unreachable!("kept") };
-            let latencies = super::reap::Latencies::of(posted, posted, told, self.load.last_finish);
-            self.run.add(&mut self.outcome.ways, step, latencies, self.disabled);
+            let latencies = Latencies::of(posted, posted, told, self.load.last_finish);
+            self.alike.add(&mut self.outcome.ways, step, latencies, self.asked.disabled);
         }
         found
     }

@@ -5,39 +5,14 @@ use std::path::PathBuf;
 
 use adit_driver::paths::CommandQueue;
 
-use super::{EIO, Job, Owned, What, Work};
+use super::Job;
+use super::checks::ToVerify;
+use super::work::{Owned, What, Work};
 use crate::data::Identity;
 use crate::data::state::VerifyState;
-use crate::errors::Kind;
-use crate::options::JobOptions;
+use crate::errors::{EIO, ErrorKind};
 use crate::way::Way;
 use crate::workload::{Region, Step};
-
-/// The remaining reads of a verify phase.
-pub(super) enum ToVerify {
-    /// All writes of a pass, except those an interrupted run had in flight.
-    Pass(Box<dyn Iterator<Item = Step> + Send>, Vec<u64>),
-    /// The most recent writes.
-    Backlog(std::vec::IntoIter<Step>),
-}
-
-impl Iterator for ToVerify {
-    type Item = Step;
-
-    fn next(&mut self) -> Option<Step> {
-        match self {
-            ToVerify::Pass(written, unknown) => {
-                written.find(|step| !unknown.contains(&step.number))
-            }
-            ToVerify::Backlog(steps) => steps.next(),
-        }
-    }
-}
-
-/// Returns how many writes are checked together; 0 for a whole pass.
-pub(super) fn backlog_of(options: &JobOptions) -> usize {
-    options.verify.as_ref().and_then(|verify| verify.backlog).unwrap_or(0) as usize
-}
 
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Returns whether written data is read back and checked.
@@ -88,7 +63,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Takes all steps to the end of the job without I/O; if only time ends the job, those of the first pass.
     /// As in fio, they count as done, in no time.
     fn take_all_steps(&mut self) {
-        let most = (self.set.bytes_max.unwrap_or(u64::MAX), self.ios_max.unwrap_or(u64::MAX));
+        let most =
+            (self.set.bytes_max.unwrap_or(u64::MAX), self.issued.ios_max.unwrap_or(u64::MAX));
         let (mut bytes, mut ios) = (0, 0);
         let steps = &mut self.set.steps;
         while bytes < most.0 && ios < most.1 {
@@ -139,8 +115,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             let file = work.what.file();
             let place = self.set.place(file);
             let message = format!("{mismatch}{place}{}", self.dump(block, expected, file));
-            let is_tolerated = self.tolerates(Kind::Verify, Kind::Verify.errno());
-            self.error(Kind::Verify, is_tolerated, "Verify", message);
+            let is_tolerated = self.tolerates(ErrorKind::Verify, ErrorKind::Verify.errno());
+            self.error(ErrorKind::Verify, is_tolerated, "Verify", message);
         }
         // The next I/O's latency must not include the check.
         self.times.now = self.clock.now();

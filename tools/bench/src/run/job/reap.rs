@@ -3,9 +3,10 @@
 use adit_driver::paths::CommandQueue;
 use adit_driver::{CommandError, Time};
 
-use super::{Flight, Job, Owned, TICK, What};
+use super::counted::{AlikeIos, Cycle, Latencies, ns};
+use super::work::{Flight, Owned, What};
+use super::{Job, TICK};
 use crate::logs::IoSample;
-use crate::outcome::WayOutcome;
 use crate::run::cpu::Cpu;
 use crate::way::{PerWay, Way};
 use crate::workload::Step;
@@ -19,19 +20,11 @@ const PERCENTILE_EVERY_NS: u64 = 500_000_000;
 /// The errno of an I/O that exceeded `max_latency`.
 const ETIMEDOUT: i32 = 110;
 
-/// The start of the cycle over which minimum rates are measured.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Cycle {
-    start: Time,
-    counted: PerWay<(u64, u64)>,
-    percentile_at: Time,
-}
-
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Reaps finished I/Os. Returns false once there is nothing left to wait for.
     #[inline]
     pub(super) fn reap(&mut self) -> bool {
-        if self.is_plain && self.inflight.done.is_empty() && !self.samples_next() {
+        if self.asked.is_plain && self.inflight.done.is_empty() && !self.samples_next() {
             if self.take_plain() == 0 {
                 return self.wait();
             }
@@ -87,11 +80,11 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         // Taken and put back to reuse its memory.
         let mut done = std::mem::take(&mut self.inflight.done);
         self.sample_zeroes(&done[0]);
-        let mut run = std::mem::take(&mut self.run);
+        let mut run = std::mem::take(&mut self.alike);
         for (owned, result) in done.drain(..count) {
             self.finish(owned, result, &mut run);
         }
-        self.run = run;
+        self.alike = run;
         self.inflight.done = done;
     }
 
@@ -99,10 +92,10 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// it.
     #[inline]
     pub(super) fn settle(&mut self) {
-        if self.run.is_empty() {
+        if self.alike.is_empty() {
             return;
         }
-        self.run.close(&mut self.outcome.ways);
+        self.alike.close(&mut self.outcome.ways);
         for way in Way::ALL {
             let counted = &self.outcome.ways[way];
             self.set.progress.store(way, counted.ios, counted.bytes);
@@ -110,7 +103,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     #[inline]
-    fn finish(&mut self, (buffer, tag): Owned, result: Result<u32, CommandError>, run: &mut Run) {
+    fn finish(
+        &mut self,
+        (buffer, tag): Owned,
+        result: Result<u32, CommandError>,
+        run: &mut AlikeIos,
+    ) {
         let buffer = buffer.into_buffer();
         let Flight { since, posted, .. } = self.inflight.flights[tag.slot() as usize];
         let (since, what) =
@@ -138,12 +136,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     #[inline]
-    fn count(&mut self, slot: u32, since: Time, step: Step, run: &mut Run) {
+    fn count(&mut self, slot: u32, since: Time, step: Step, run: &mut AlikeIos) {
         let Flight { posted, told, .. } = self.inflight.flights[slot as usize];
         // When the batch was seen, before earlier I/Os of the batch were checked.
         let latency = Latencies::of(since, posted, told, self.load.last_finish);
-        run.add(&mut self.outcome.ways, step, latency, self.disabled);
-        if self.is_watched {
+        run.add(&mut self.outcome.ways, step, latency, self.asked.disabled);
+        if self.asked.is_watched {
             self.count_for_others(slot, step, latency);
         }
     }
@@ -310,99 +308,5 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
                 }
             }
         }
-    }
-}
-
-/// An I/O's three latencies in nanoseconds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Latencies {
-    slat: u64,
-    clat: u64,
-    lat: u64,
-}
-
-impl Latencies {
-    /// Returns those of an I/O that began at `since` and was seen to be done at `seen`.
-    #[inline]
-    pub(super) fn of(since: Time, posted: Time, told: Time, seen: Time) -> Latencies {
-        Latencies { slat: ns(posted, told), clat: ns(told, seen), lat: ns(since, seen) }
-    }
-}
-
-/// Equal I/Os of a batch, counted at once; most I/Os of a deep queue are.
-#[derive(Debug, Default)]
-pub(super) struct Run {
-    like: Option<(Way, Latencies, crate::options::Disabled)>,
-    ios: u64,
-    bytes: u64,
-}
-
-impl Run {
-    fn is_empty(&self) -> bool {
-        self.like.is_none()
-    }
-
-    #[inline]
-    pub(super) fn add(
-        &mut self,
-        ways: &mut PerWay<WayOutcome>,
-        step: Step,
-        latencies: Latencies,
-        disabled: crate::options::Disabled,
-    ) {
-        let like = Some((step.way, latencies, disabled));
-        if self.like != like {
-            self.close(ways);
-            self.like = like;
-        }
-        self.ios += 1;
-        self.bytes += step.bytes;
-    }
-
-    #[inline]
-    fn close(&mut self, ways: &mut PerWay<WayOutcome>) {
-        let Some((way, latencies, disabled)) = self.like.take() else { return };
-        let counted = &mut ways[way];
-        counted.ios += self.ios;
-        counted.bytes += self.bytes;
-        for (latency, ns, is_off) in [
-            (&mut counted.slat, latencies.slat, disabled.slat),
-            (&mut counted.clat, latencies.clat, disabled.clat),
-            (&mut counted.lat, latencies.lat, disabled.lat),
-        ] {
-            if !is_off {
-                latency.record_many(ns, self.ios);
-            }
-        }
-        (self.ios, self.bytes) = (0, 0);
-    }
-}
-
-#[inline]
-fn ns(from: Time, to: Time) -> u64 {
-    to.as_ns().saturating_sub(from.as_ns())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::options::Disabled;
-
-    #[test]
-    fn ios_that_are_alike_count_as_if_one_by_one() {
-        let mut ways = PerWay::all(WayOutcome::new());
-        let mut run = Run::default();
-        for n in 0..10 {
-            let step = Step { way: Way::Write, file: 0, offset: 0, bytes: 100, number: n };
-            let latencies = Latencies { slat: 1, clat: n / 4, lat: 1 + n / 4 };
-            run.add(&mut ways, step, latencies, Disabled { lat: true, ..Disabled::default() });
-        }
-        run.close(&mut ways);
-        let counted = &ways[Way::Write];
-        assert_eq!((counted.ios, counted.bytes, counted.slat.count()), (10, 1000, 10));
-        assert_eq!(
-            (counted.clat.max_ns(), counted.clat.count_below(2), counted.lat.count()),
-            (2, 8, 0)
-        );
     }
 }

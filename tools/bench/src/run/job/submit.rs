@@ -2,16 +2,18 @@
 
 use adit_driver::memory::Prefix;
 use adit_driver::paths::{CommandQueue, Operation, Request};
-use adit_driver::spec::Lba;
-use adit_driver::{RejectReason, Rejected, Time};
+use adit_driver::spec::{DsmRange, Lba};
+use adit_driver::{Buffer, RejectReason, Rejected, Time};
 
-use super::{EIO, Job, Owned, Share, Tag, What, Work};
+use super::work::{Owned, Tag, What, Work};
+use super::{Job, Share};
 use crate::data::{Identity, Writer};
+use crate::errors::EIO;
 use crate::way::Way;
 use crate::workload::Step;
 
 /// A deallocation keeps its ranges in the first bytes of its buffer: as many as a command may have, of 16 bytes.
-pub(in crate::run) const RANGE_BYTES: usize = 256 * 16;
+pub(crate) const RANGE_BYTES: usize = 256 * 16;
 
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Posts all I/Os that are due and have a buffer, and rings.
@@ -70,7 +72,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Posts up to `most` and rings once; returns how many were posted.
     #[inline]
     fn post_batch(&mut self, most: usize) -> usize {
-        if self.is_plain && !self.has_other_work() {
+        if self.asked.is_plain && !self.has_other_work() {
             self.post_plain(most);
         } else {
             while self.inflight.fresh.len() < most {
@@ -91,7 +93,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let posted = if stamped { self.clock.now() } else { self.times.now };
         self.queue.ring();
         self.times.now = self.clock.now();
-        let told = if self.blocks { posted } else { self.times.now };
+        let told = if self.asked.blocks { posted } else { self.times.now };
         for slot in &self.inflight.fresh {
             let flight = &mut self.inflight.flights[*slot as usize];
             (flight.posted, flight.told) = (posted, told);
@@ -170,8 +172,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Takes back a step that is not issued.
     fn forgo(&mut self, step: Step) {
-        self.bytes_issued -= step.bytes;
-        self.ios_issued -= 1;
+        self.issued.bytes -= step.bytes;
+        self.issued.ios -= 1;
         if let Some(ranges) = &mut self.ranges {
             ranges.forget(step);
         }
@@ -219,7 +221,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         {
             let writer = self.writer(step);
             self.set.data.before_write(&mut buffer[..bytes], step.offset, writer);
-            if self.blocks {
+            if self.asked.blocks {
                 // The I/O itself begins here.
                 self.times.now = self.clock.now();
             } else {
@@ -375,8 +377,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[inline]
     fn next_of_plan(&mut self) -> Option<Work> {
         let step = self.next_step()?;
-        self.bytes_issued += step.bytes;
-        self.ios_issued += 1;
+        self.issued.bytes += step.bytes;
+        self.issued.ios += 1;
         // A mixed workload may read data of other jobs or earlier passes.
         let check =
             self.options.verify.is_some() && !self.options.rw.writes && step.way == Way::Read;
@@ -396,7 +398,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     #[inline]
     pub(super) fn next_step(&mut self) -> Option<Step> {
-        if self.set.bytes_max.is_some_and(|most| self.bytes_issued >= most) || self.checks_backlog()
+        if self.set.bytes_max.is_some_and(|most| self.issued.bytes >= most) || self.checks_backlog()
         {
             return None;
         }
@@ -412,7 +414,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// steps must follow from the seed.
     #[inline]
     fn generate(&mut self) -> Option<Step> {
-        let way = if self.is_mixed_by_rates { self.pace.way(self.times.now) } else { None };
+        let way = if self.asked.is_mixed_by_rates { self.pace.way(self.times.now) } else { None };
         match way {
             Some(way) => self.set.steps.next_step_of(way),
             None => self.set.steps.next_step(),
@@ -433,5 +435,72 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             }
             What::Flush(_) => format!("Flush{place}"),
         }
+    }
+
+    /// Returns the next I/O of the log.
+    #[inline(never)]
+    pub(super) fn next_of_log(&mut self) -> Option<Work> {
+        let what = self.replay.as_mut()?.choose(self.times.start)?;
+        if let What::Step(step) = what {
+            self.issued.bytes += step.bytes;
+            self.issued.ios += 1;
+        }
+        Some(Work::new(what))
+    }
+
+    /// Returns when the log has this I/O; `None` for retries and jobs that replay none.
+    #[inline]
+    pub(super) fn due_by_log(&self, work: &Work) -> Option<Time> {
+        let replay = self.replay.as_ref()?;
+        work.retried.is_none().then_some(replay.due)
+    }
+
+    /// Logs an I/O that was issued, unless it is a retry.
+    #[cold]
+    pub(super) fn log_issued(&mut self, work: &Work) {
+        let Some(log) = self.set.iolog.as_mut().filter(|_| work.retried.is_none()) else { return };
+        let at = self.times.now.since(self.times.start);
+        match work.what {
+            What::Step(step) => log.record(at, step.file, step.way, (step.offset, step.bytes)),
+            What::Flush(file) => log.record_flush(at, file),
+        }
+    }
+
+    /// Returns the next trim: as many steps as it has ranges, fewer at the end of the job.
+    #[cold]
+    pub(super) fn next_ranges(&mut self) -> Option<Work> {
+        let most = self.ranges.as_ref()?.most;
+        let mut trim = self.next_step()?;
+        let mut list = vec![self.range_of(trim)];
+        self.issued.bytes += trim.bytes;
+        while list.len() < most
+            && let Some(step) = self.next_step()
+        {
+            list.push(self.range_of(step));
+            self.issued.bytes += step.bytes;
+            trim.bytes += step.bytes;
+        }
+        self.issued.ios += 1;
+        self.ranges.as_mut()?.of_trims.insert(trim.number, list);
+        Some(Work::new(What::Step(trim)))
+    }
+
+    fn range_of(&self, step: Step) -> DsmRange {
+        let shift = self.lba_shifts[step.file as usize];
+        DsmRange::new(Lba(step.offset >> shift), (step.bytes >> shift) as u32)
+    }
+
+    /// Posts a trim of several ranges.
+    #[cold]
+    pub(super) fn post_ranges(
+        &mut self,
+        step: Step,
+        buffer: Buffer,
+        tag: Tag,
+    ) -> Result<(), Rejected<Owned>> {
+        let ranges = self.ranges.as_ref().expect("the job has some");
+        let list = ranges.of_trims.get(&step.number).expect("kept until the trim ends");
+        let buffer = (Prefix::new(buffer, size_of_val(&list[..])), tag);
+        self.queue.post_ranges(self.times.now, list, buffer)
     }
 }

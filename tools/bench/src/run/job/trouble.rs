@@ -5,8 +5,9 @@ use std::time::Duration;
 use adit_driver::paths::CommandQueue;
 use adit_driver::{CommandError, Error, Time};
 
-use super::{EIO, Job, Owned, What, Work};
-use crate::errors::{Kind, errno_of, name_of};
+use super::Job;
+use super::work::{Owned, What, Work};
+use crate::errors::{EIO, ErrorKind, errno_of, name_of};
 use crate::outcome::JobFailure;
 use crate::way::Way;
 
@@ -34,8 +35,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             ranges.forget(step);
         }
         let kind = match work.what {
-            What::Step(step) if step.way == Way::Read => Kind::Read,
-            _ => Kind::Write,
+            What::Step(step) if step.way == Way::Read => ErrorKind::Read,
+            _ => ErrorKind::Write,
         };
         if let What::Step(step) = work.what
             && step.way == Way::Write
@@ -71,7 +72,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Counts an error, and either ends the job or reports the error and continues.
     pub(super) fn error(
         &mut self,
-        kind: Kind,
+        kind: ErrorKind,
         is_tolerated: bool,
         name: &'static str,
         message: String,
@@ -79,7 +80,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let is_told = self.outcome.errors.count(kind, name);
         // On a path that does not recover, nothing more will succeed.
         let goes_on = self.is_down || self.queue.check().is_ok();
-        let looks_at_all = kind == Kind::Verify && !self.is_fatal();
+        let looks_at_all = kind == ErrorKind::Verify && !self.is_fatal();
         if !goes_on || !(is_tolerated || looks_at_all) {
             return self.fail(kind.errno(), message);
         }
@@ -93,7 +94,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     }
 
     /// Returns whether the job tolerates such an error. As in fio, `ignore_error` decides if it is given.
-    pub(super) fn tolerates(&self, kind: Kind, errno: i32) -> bool {
+    pub(super) fn tolerates(&self, kind: ErrorKind, errno: i32) -> bool {
         let ignored = &self.options.failures.ignore_error[kind as usize];
         match ignored.is_empty() {
             true => self.options.failures.continue_on_error.covers(kind),

@@ -6,8 +6,10 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
+use super::generator::Generator;
 use super::*;
-use crate::options::{BlockSizes, RandomOptions, Sequencer, VerifyKind};
+use crate::options::{BlockSizes, JobOptions, RandomOptions, Sequencer, VerifyKind};
+use crate::way::{PerWay, Way};
 use adit_load::Distribution;
 use sample::{job, verify, workload};
 

@@ -62,7 +62,7 @@ pub(crate) struct ClockOutcome {
 }
 
 /// The counts of one or several threads.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct JobOutcome {
     /// The section it ran.
     pub(crate) section: Section,
@@ -110,7 +110,7 @@ pub struct JobOutcome {
 }
 
 /// The counts of one way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct WayOutcome {
     /// Bytes transferred.
     pub bytes: u64,
@@ -177,24 +177,12 @@ pub(crate) struct GroupWay {
 }
 
 impl WayOutcome {
-    pub(crate) fn new() -> WayOutcome {
-        WayOutcome {
-            bytes: 0,
-            ios: 0,
-            runtime: Duration::ZERO,
-            slat: Latency::new(),
-            clat: Latency::new(),
-            lat: Latency::new(),
-            samples: Samples::default(),
-        }
-    }
-
-    /// I/Os per second of its runtime.
+    /// Returns I/Os per second of its runtime.
     pub fn iops(&self) -> f64 {
         per_second(self.ios, self.runtime)
     }
 
-    /// Bytes per second of its runtime.
+    /// Returns bytes per second of its runtime.
     pub fn bytes_per_second(&self) -> f64 {
         per_second(self.bytes, self.runtime)
     }

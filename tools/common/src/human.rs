@@ -143,4 +143,14 @@ mod tests {
         assert_eq!(latency(12_000_000), "12.0 ms");
         assert_eq!(latency(2_500_000_000), "2.50 s");
     }
+
+    #[test]
+    fn a_shell_reads_a_quoted_word_as_it_is() {
+        for word in ["a b", "it's", "$HOME;`x`", "plain=1", "", "\"q\""] {
+            let command = format!("printf %s {}", shell_word(word));
+            let output =
+                std::process::Command::new("sh").arg("-c").arg(command).output().expect("sh runs");
+            assert_eq!(String::from_utf8_lossy(&output.stdout), word);
+        }
+    }
 }

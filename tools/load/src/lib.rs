@@ -6,7 +6,7 @@
 //! | `permutation`, `order`, `map` | each block once, in a random order |
 //! | `distribution` | hot and cold blocks: Zipf, Pareto, normal, zones |
 //! | `pattern`, `payload` | contents of blocks: patterns, noise, data that compresses |
-//! | `latency` | latency histograms |
+//! | `latency`, `statistics` | latency histograms; medians and their confidence intervals |
 //!
 //! Everything follows from a seed; nothing here does I/O or reads a clock.
 
@@ -18,6 +18,7 @@ mod pattern;
 mod payload;
 mod permutation;
 mod random;
+mod statistics;
 
 pub use distribution::{Distribution, Draw};
 pub use latency::{Latency, PERCENTILES};
@@ -26,3 +27,4 @@ pub use order::RandomOrder;
 pub use pattern::Pattern;
 pub use payload::{Mixed, Payload, noise, scramble};
 pub use random::{GOLDEN, Stream, below, fraction, happens, mix};
+pub use statistics::{CONFIDENCE, Estimate, ROUNDS_MIN, median};

@@ -15,8 +15,9 @@ use super::others::{self, Other};
 use super::request::Request;
 use super::run::RunOptions;
 use super::table::{self, ValueKind};
-use super::written::{self, Place, Written, WrittenSection, quoted};
+use super::written::{self, Place, Written, WrittenSection};
 use crate::failure::{Failure, Result};
+use crate::human::shell_word;
 
 const EXAMPLES: &str = "\
 Options before the first --name and the first job file are defaults of all jobs; each --name starts a job, and \
@@ -100,7 +101,7 @@ impl BenchArgs {
         let jobs = self.job_words()?;
         let lines = jobs
             .iter()
-            .map(|words| words.iter().map(|word| quoted(word)).collect::<Vec<_>>().join(" "));
+            .map(|words| words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" "));
         Ok(format!("adit bench {}\n", lines.collect::<Vec<_>>().join(" \\\n  ")))
     }
 

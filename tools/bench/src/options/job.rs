@@ -13,7 +13,7 @@ use crate::units::Size;
 use crate::way::PerWay;
 
 /// A section of a job file, or the job of a command line.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Section {
     /// The resolved options.
     pub job: JobOptions,

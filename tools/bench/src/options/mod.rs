@@ -16,6 +16,7 @@ mod iolog;
 mod job;
 pub(crate) mod jobfile;
 pub(crate) mod others;
+mod parse;
 pub(crate) mod replay;
 mod request;
 mod rows;

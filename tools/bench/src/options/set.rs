@@ -1,483 +1,326 @@
-//! Parses and stores the value of each supported option.
+//! Sets options: which field each option is, and how its value is read.
+//!
+//! Most options are rows of the tables by kind of value; the others have a setter of their own.
+
+use std::time::Duration;
 
 use adit_driver::paths::Durability;
-use adit_load::Pattern;
-use nix::errno::Errno;
 
 use super::draft::Draft;
 use super::grammar::{
     MS, Parsed, SECOND, US, choice, count, fraction, numbers, per_way, percent, size, switch, time,
     times, whole, within, within_u32, word,
 };
-use super::{Disabled, FileService, VerifyKind, iolog, targets, workload};
+use super::parse::*;
+use super::values::Disabled;
+use super::{iolog, table, targets, workload};
 use crate::units::KbBase;
+use crate::way::PerWay;
 
 /// The longest queue NVMe allows, in entries.
 const DEPTH_MAX: u32 = 65_535;
 /// The greatest `flow`, as in fio.
 const FLOW_MAX: u32 = 1000;
 
+/// The place of an option's value.
+type Field<T> = fn(&mut Draft) -> &mut T;
+
+/// Options that are on or off.
+const SWITCHES: &[(&str, Field<bool>)] = &[
+    ("direct", |it| &mut it.job.files.direct),
+    ("invalidate", |it| &mut it.job.files.invalidate),
+    ("hipri", |it| &mut it.job.files.hipri),
+    ("fixedbufs", |it| &mut it.job.files.fixedbufs),
+    ("unlink", |it| &mut it.job.files.unlink),
+    ("allow_file_create", |it| &mut it.job.files.allow_file_create),
+    ("create_only", |it| &mut it.job.files.create_only),
+    ("overwrite", |it| &mut it.job.files.overwrite),
+    ("fdp", |it| &mut it.job.nvme.placement.is_on),
+    ("norandommap", |it| &mut it.job.random.norandommap),
+    ("randrepeat", |it| &mut it.job.random.randrepeat),
+    ("replay_no_stall", |it| &mut it.job.replay.no_stall),
+    ("fill_device", |it| &mut it.job.amount.fill_device),
+    ("serialize_overlap", |it| &mut it.job.batch.serialize_overlap),
+    ("group_reporting", |it| &mut it.job.order.group_reporting),
+    ("new_group", |it| &mut it.job.order.new_group),
+    ("stonewall", |it| &mut it.job.order.stonewall),
+    ("exitall", |it| &mut it.job.order.exitall),
+    ("exitall_on_error", |it| &mut it.job.order.exitall_on_error),
+    ("time_based", |it| &mut it.job.time.time_based),
+    ("latency_run", |it| &mut it.latency.run),
+    ("refill_buffers", |it| &mut it.job.buffers.refill_buffers),
+    ("scramble_buffers", |it| &mut it.job.buffers.scramble_buffers),
+    ("zero_buffers", |it| &mut it.job.buffers.zero_buffers),
+    ("end_fsync", |it| &mut it.job.flushes.end_fsync),
+    ("do_verify", |it| &mut it.verify.do_verify),
+    ("verify_only", |it| &mut it.verify.only),
+    ("verify_fatal", |it| &mut it.verify.fatal),
+    ("verify_state_load", |it| &mut it.verify.state_load),
+    ("verify_dump", |it| &mut it.verify.dump),
+    ("clat_percentiles", |it| &mut it.job.reports.clat_percentiles),
+    ("slat_percentiles", |it| &mut it.job.reports.slat_percentiles),
+    ("lat_percentiles", |it| &mut it.job.reports.lat_percentiles),
+    ("disable_lat", |it| &mut it.job.reports.disable.lat),
+    ("disable_clat", |it| &mut it.job.reports.disable.clat),
+    ("disable_slat", |it| &mut it.job.reports.disable.slat),
+    ("disable_bw_measurement", |it| &mut it.job.reports.disable.bw),
+    ("disk_util", |it| &mut it.job.reports.disk_util),
+    ("log_offset", |it| &mut it.job.logs.offset),
+    ("log_prio", |it| &mut it.job.logs.prio),
+    ("log_issue_time", |it| &mut it.job.logs.issue_time),
+    ("log_unix_epoch", |it| &mut it.job.logs.unix_epoch),
+];
+
+/// Numbers with their bounds.
+const NUMBERS: &[(&str, u32, u32, Field<u32>)] = &[
+    ("nrfiles", 1, 65_536, |it| &mut it.job.files.nrfiles),
+    ("num_range", 1, 256, |it| &mut it.job.nvme.num_range),
+    ("replay_time_scale", 1, 1_000_000, |it| &mut it.job.replay.time_scale),
+    ("loops", 1, u32::MAX, |it| &mut it.job.amount.loops),
+    ("iodepth", 1, DEPTH_MAX, |it| &mut it.job.iodepth),
+    ("iodepth_batch_complete_min", 0, DEPTH_MAX, |it| &mut it.job.batch.iodepth_batch_complete_min),
+    ("numjobs", 1, 4096, |it| &mut it.job.order.numjobs),
+    ("flow", 0, FLOW_MAX, |it| &mut it.job.time.flow.weight),
+    ("flow_id", 0, u32::MAX, |it| &mut it.job.time.flow.id),
+];
+
+/// Numbers of which 0 means none.
+const COUNTS: &[(&str, u32, Field<Option<u32>>)] = &[
+    ("iodepth_batch_complete_max", DEPTH_MAX, |it| &mut it.job.batch.iodepth_batch_complete_max),
+    ("iodepth_low", DEPTH_MAX, |it| &mut it.job.batch.iodepth_low),
+    ("fsync", u32::MAX, |it| &mut it.job.flushes.fsync),
+    ("fdatasync", u32::MAX, |it| &mut it.job.flushes.fdatasync),
+];
+
+/// Times with the unit of a bare number.
+const TIMES: &[(&str, Duration, Field<Duration>)] = &[
+    ("ramp_time", SECOND, |it| &mut it.job.time.ramp_time),
+    ("thinktime", US, |it| &mut it.job.time.thinktime.time),
+    ("thinktime_spin", US, |it| &mut it.job.time.thinktime.spin),
+    ("thinktime_iotime", SECOND, |it| &mut it.job.time.thinktime.iotime),
+    ("flow_sleep", US, |it| &mut it.job.time.flow.sleep),
+    ("rate_cycle", MS, |it| &mut it.job.rates.rate_cycle),
+    ("latency_target", US, |it| &mut it.latency.target),
+    ("latency_window", US, |it| &mut it.latency.window),
+    ("steadystate_duration", SECOND, |it| &mut it.steady.duration),
+    ("steadystate_ramp_time", SECOND, |it| &mut it.steady.ramp),
+    ("log_avg_msec", MS, |it| &mut it.job.logs.avg),
+    ("log_hist_msec", MS, |it| &mut it.job.logs.hist_every),
+];
+
+/// Rates by way.
+const RATES: &[(&str, Field<PerWay<Option<u64>>>)] = &[
+    ("rate", |it| &mut it.job.rates.rate),
+    ("rate_min", |it| &mut it.job.rates.rate_min),
+    ("rate_iops", |it| &mut it.job.rates.rate_iops),
+    ("rate_iops_min", |it| &mut it.job.rates.rate_iops_min),
+];
+
+/// Sets an option to a text.
+type Setter = fn(&mut Draft, &str) -> Parsed<()>;
+
+/// All other options.
+const OTHERS: &[(&str, Setter)] = &[
+    ("name", |it, text| put(&mut it.job.name, job_name(text))),
+    ("description", |it, text| some(&mut it.job.description, Ok(text.to_owned()))),
+    ("filename", |it, text| put(&mut it.job.files.filename, targets::split(text))),
+    ("directory", |it, text| {
+        some(&mut it.job.files.directory, Ok(text.replace("\\:", ":").into()))
+    }),
+    ("filename_format", |it, text| put(&mut it.job.files.filename_format, filename_format(text))),
+    ("file_service_type", |it, text| {
+        put(&mut it.job.files.file_service, file_service_type(text, it.kb_base))
+    }),
+    ("filesize", |it, text| some(&mut it.file_bytes, filesize(text, it.kb_base))),
+    ("ioengine", |it, text| put(&mut it.job.files.ioengine, workload::engine(text))),
+    ("buffered", |it, text| put(&mut it.job.files.direct, switch(text).map(|is_on| !is_on))),
+    ("fallocate", |it, text| put(&mut it.job.files.fallocate, fallocate(text))),
+    ("kb_base", |it, text| {
+        let words = [("1024", KbBase::Binary), ("1000", KbBase::Decimal)];
+        put(&mut it.kb_base, word(text, &words))
+    }),
+    ("cpus_allowed", |it, text| some(&mut it.job.cpus.cpus_allowed, numbers(text, "cores"))),
+    ("cpus_allowed_policy", |it, text| put(&mut it.job.cpus.cpus_allowed_policy, choice(text))),
+    ("numa_cpu_nodes", |it, text| put(&mut it.job.cpus.numa_cpu_nodes, numa_nodes(text))),
+    ("rw", |it, text| put(&mut it.job.rw, workload::rw(text, it.kb_base))),
+    ("rw_sequencer", |it, text| put(&mut it.job.rw_sequencer, choice(text))),
+    ("rwmixread", |it, text| some(&mut it.mix_read, percent(text))),
+    ("rwmixwrite", |it, text| some(&mut it.mix_write, percent(text))),
+    ("bs", |it, text| per_way(text, &mut it.job.bs, |part| workload::block(part, it.kb_base))),
+    // As in fio, `/` also separates the ways.
+    ("bsrange", |it, text| {
+        let range = |part: &str| workload::block_range(part, it.kb_base);
+        per_way(&text.replace('/', ","), &mut it.job.bs, range)
+    }),
+    ("bssplit", |it, text| {
+        per_way(text, &mut it.job.bs, |part| workload::block_split(part, it.kb_base))
+    }),
+    ("blockalign", |it, text| {
+        let align = |part: &str| workload::block_bytes(part, it.kb_base).map(Some);
+        per_way(text, &mut it.job.random.blockalign, align)
+    }),
+    ("random_distribution", |it, text| {
+        workload::distributions(text, &mut it.job.random.random_distribution, it.kb_base)
+    }),
+    ("percentage_random", |it, text| per_way(text, &mut it.job.random.percentage_random, percent)),
+    ("dataplacement", |it, text| put(&mut it.job.nvme.placement.is_on, data_placement(text))),
+    ("plids", |it, text| some(&mut it.job.nvme.placement.indices, numbers(text, "handles"))),
+    ("plid_select", |it, text| {
+        let words = [("roundrobin", false), ("random", true)];
+        put(&mut it.job.nvme.placement.is_random, word(text, &words))
+    }),
+    ("random_generator", |it, text| {
+        let words = [("tausworthe", false), ("tausworthe64", false), ("lfsr", true)];
+        put(&mut it.job.random.is_lfsr, word(text, &words))
+    }),
+    ("randseed", |it, text| some(&mut it.job.random.randseed, whole(text, KbBase::Binary))),
+    ("read_iolog", |it, text| put(&mut it.job.replay.logs, iolog::names(text))),
+    ("replay_redirect", |it, text| some(&mut it.job.replay.redirect, one_target(text))),
+    ("replay_scale", |it, text| {
+        put(&mut it.job.replay.scale, within(text, it.kb_base, 1, u64::MAX))
+    }),
+    ("replay_align", |it, text| put(&mut it.job.replay.align, replay_align(text, it.kb_base))),
+    ("replay_skip", |it, text| put(&mut it.job.replay.skip, iolog::skip(text))),
+    ("size", |it, text| some(&mut it.job.amount.size, size(text, it.kb_base))),
+    ("io_size", |it, text| some(&mut it.job.amount.io_size, size(text, it.kb_base))),
+    ("offset", |it, text| put(&mut it.job.amount.offset, size(text, it.kb_base))),
+    ("offset_increment", |it, text| {
+        put(&mut it.job.amount.offset_increment, size(text, it.kb_base))
+    }),
+    ("number_ios", |it, text| put(&mut it.job.amount.number_ios, count(text, it.kb_base))),
+    ("iodepth_batch", |it, text| {
+        let batch = within_u32(text, it.kb_base, 0, DEPTH_MAX);
+        let batch = batch.map(|most| Some(if most == 0 { DEPTH_MAX } else { most }));
+        put(&mut it.job.batch.iodepth_batch, batch)
+    }),
+    ("exit_what", |it, text| put(&mut it.job.order.exit_what, choice(text))),
+    ("wait_for", |it, text| some(&mut it.job.order.wait_for, Ok(text.to_owned()))),
+    ("runtime", |it, text| {
+        let runtime = time(text, SECOND).map(|time| Some(time).filter(|time| !time.is_zero()));
+        put(&mut it.job.time.runtime, runtime)
+    }),
+    ("startdelay", |it, text| put(&mut it.job.order.startdelay, times(text, SECOND))),
+    ("thinktime_blocks", |it, text| {
+        let blocks = within_u32(text, it.kb_base, 1, u32::MAX);
+        some(&mut it.job.time.thinktime.blocks, blocks)
+    }),
+    ("thinktime_blocks_type", |it, text| {
+        let words = [("complete", false), ("issue", true)];
+        put(&mut it.job.time.thinktime.counts_issues, word(text, &words))
+    }),
+    ("rate_process", |it, text| put(&mut it.job.rates.rate_process, choice(text))),
+    ("max_latency", |it, text| put(&mut it.job.time.max_latency, max_latency(text))),
+    ("latency_percentile", |it, text| put(&mut it.latency.percentile, fraction(text, 0.0, 100.0))),
+    ("steadystate", |it, text| {
+        it.is_steady = true;
+        workload::steady_state(text, &mut it.steady)
+    }),
+    ("buffer_pattern", |it, text| some(&mut it.job.buffers.buffer_pattern, buffer_pattern(text))),
+    ("buffer_compress_percentage", |it, text| {
+        put(&mut it.job.buffers.buffer_compress_percentage, percent(text))
+    }),
+    ("buffer_compress_chunk", |it, text| {
+        put(&mut it.job.buffers.buffer_compress_chunk, within(text, it.kb_base, 0, 1 << 30))
+    }),
+    ("sync", |it, text| {
+        let words = [
+            ("none", Durability::Cached),
+            ("0", Durability::Cached),
+            ("sync", Durability::All),
+            ("1", Durability::All),
+            ("dsync", Durability::Data),
+        ];
+        put(&mut it.job.flushes.sync, word(text, &words))
+    }),
+    ("verify", |it, text| {
+        let kind = verify_kind(text)?;
+        (it.verifies, it.is_verify_given) = (kind.is_some(), true);
+        it.verify.kind = kind.unwrap_or(it.verify.kind);
+        Ok(())
+    }),
+    ("verify_backlog", |it, text| put(&mut it.verify.backlog, count(text, it.kb_base))),
+    ("verify_backlog_batch", |it, text| put(&mut it.verify.backlog_batch, count(text, it.kb_base))),
+    ("verify_interval", |it, text| {
+        some(&mut it.verify.interval, within(text, it.kb_base, 80, 1 << 30))
+    }),
+    // As in fio, `verify_pattern` alone turns on verification, with headers.
+    ("verify_pattern", |it, text| {
+        some(&mut it.verify.pattern, text.parse())?;
+        it.verifies |= !it.is_verify_given;
+        Ok(())
+    }),
+    ("verify_state_save", |it, text| some(&mut it.verify.state_save, switch(text))),
+    ("pi_chk", |it, text| {
+        some(&mut it.job.nvme.protection.get_or_insert_default().checks, pi_chk(text))
+    }),
+    ("apptag", |it, text| put(&mut it.job.nvme.protection.get_or_insert_default().tag, tag(text))),
+    ("apptag_mask", |it, text| {
+        put(&mut it.job.nvme.protection.get_or_insert_default().mask, tag(text))
+    }),
+    ("continue_on_error", |it, text| put(&mut it.job.failures.continue_on_error, choice(text))),
+    ("ignore_error", |it, text| put(&mut it.job.failures.ignore_error, ignore_error(text))),
+    ("retries", |it, text| {
+        let retries = within(text, it.kb_base, 0, 255).map(|retries| Some(retries as u8));
+        put(&mut it.job.failures.retries, retries)
+    }),
+    ("io_timeout", |it, text| some(&mut it.job.failures.io_timeout, io_timeout(text))),
+    ("percentile_list", |it, text| put(&mut it.job.reports.percentile_list, percentile_list(text))),
+    ("gtod_reduce", |it, text| {
+        let all = Disabled { lat: true, clat: true, slat: true, bw: true };
+        let disabled = if switch(text)? { all } else { it.job.reports.disable };
+        put(&mut it.job.reports.disable, Ok(disabled))
+    }),
+    ("unified_rw_reporting", |it, text| {
+        put(&mut it.job.reports.unified_rw_reporting, unified(text))
+    }),
+    ("write_bw_log", |it, text| some(&mut it.job.logs.bw, Ok(text.into()))),
+    ("write_iops_log", |it, text| some(&mut it.job.logs.iops, Ok(text.into()))),
+    ("write_lat_log", |it, text| some(&mut it.job.logs.lat, Ok(text.into()))),
+    ("write_hist_log", |it, text| some(&mut it.job.logs.hist, Ok(text.into()))),
+    ("write_iolog", |it, text| some(&mut it.job.logs.iolog, Ok(text.into()))),
+    ("log_hist_coarseness", |it, text| {
+        put(&mut it.job.logs.hist_coarseness, within(text, it.kb_base, 0, 6).map(|it| it as u8))
+    }),
+    ("log_window_value", |it, text| put(&mut it.job.logs.window, choice(text))),
+    ("per_job_logs", |it, text| put(&mut it.job.logs.shared, switch(text).map(|is_on| !is_on))),
+];
+
+/// Puts a parsed value in its place.
+fn put<T>(place: &mut T, value: Parsed<T>) -> Parsed<()> {
+    *place = value?;
+    Ok(())
+}
+
+/// Puts a parsed value in its place, which may have none.
+fn some<T>(place: &mut Option<T>, value: Parsed<T>) -> Parsed<()> {
+    put(place, value.map(Some))
+}
+
+/// Returns the row of an option.
+fn row<T>(rows: &'static [T], is_it: impl Fn(&T) -> bool) -> Option<&'static T> {
+    rows.iter().find(|row| is_it(row))
+}
+
 /// Sets a supported option.
 ///
 /// # Errors
 /// A sentence without the option's name.
 pub(crate) fn set(draft: &mut Draft, name: &str, text: &str) -> Parsed<()> {
-    let groups =
-        [place, work, replay, amount, depth, timing, data, verification, failures, reports];
-    for group in groups {
-        if group(draft, name, text)? {
-            return Ok(());
-        }
+    let base = draft.kb_base;
+    if let Some((_, field)) = row(SWITCHES, |row| row.0 == name) {
+        put(field(draft), switch(text))
+    } else if let Some((_, from, to, field)) = row(NUMBERS, |row| row.0 == name) {
+        put(field(draft), within_u32(text, base, *from, *to))
+    } else if let Some((_, most, field)) = row(COUNTS, |row| row.0 == name) {
+        let number = within_u32(text, base, 0, *most);
+        put(field(draft), number.map(|number| Some(number).filter(|number| *number > 0)))
+    } else if let Some((_, unit, field)) = row(TIMES, |row| row.0 == name) {
+        put(field(draft), time(text, *unit))
+    } else if let Some((_, field)) = row(RATES, |row| row.0 == name) {
+        per_way(text, field(draft), |part| count(part, base))
+    } else if let Some((_, setter)) = row(OTHERS, |row| row.0 == name) {
+        setter(draft, text)
+    } else {
+        Err(table::unknown(name))
     }
-    Err(super::table::unknown(name))
-}
-
-// Each of the following sets the options of its group and returns whether `name` is one of them.
-
-fn place(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
-    let (job, base) = (&mut draft.job, draft.kb_base);
-    match name {
-        "name" => job.name = job_name(text)?,
-        "description" => job.description = Some(text.to_owned()),
-        "filename" => job.files.filename = targets::split(text)?,
-        "directory" => job.files.directory = Some(text.replace("\\:", ":").into()),
-        "filename_format" => job.files.filename_format = filename_format(text)?,
-        "nrfiles" => job.files.nrfiles = within_u32(text, base, 1, 65536)?,
-        "file_service_type" => job.files.file_service = file_service_type(text, base)?,
-        "filesize" => draft.file_bytes = Some(filesize(text, base)?),
-        "ioengine" => job.files.ioengine = workload::engine(text)?,
-        "direct" => job.files.direct = switch(text)?,
-        "buffered" => job.files.direct = !switch(text)?,
-        "invalidate" => job.files.invalidate = switch(text)?,
-        "hipri" => job.files.hipri = switch(text)?,
-        "fixedbufs" => job.files.fixedbufs = switch(text)?,
-        "unlink" => job.files.unlink = switch(text)?,
-        "allow_file_create" => job.files.allow_file_create = switch(text)?,
-        "fallocate" => job.files.fallocate = fallocate(text)?,
-        "create_only" => job.files.create_only = switch(text)?,
-        "overwrite" => job.files.overwrite = switch(text)?,
-        "kb_base" => {
-            draft.kb_base = word(text, &[("1024", KbBase::Binary), ("1000", KbBase::Decimal)])?;
-        }
-        "cpus_allowed" => job.cpus.cpus_allowed = Some(numbers(text, "cores")?),
-        "cpus_allowed_policy" => {
-            job.cpus.cpus_allowed_policy = choice(text)?;
-        }
-        "numa_cpu_nodes" if text == "all" => job.cpus.numa_cpu_nodes = None,
-        "numa_cpu_nodes" => job.cpus.numa_cpu_nodes = Some(numbers(text, "nodes")?),
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-fn work(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
-    let (job, base) = (&mut draft.job, draft.kb_base);
-    match name {
-        "rw" => job.rw = workload::rw(text, base)?,
-        "rw_sequencer" => job.rw_sequencer = choice(text)?,
-        "rwmixread" => draft.mix_read = Some(percent(text)?),
-        "rwmixwrite" => draft.mix_write = Some(percent(text)?),
-        "bs" => per_way(text, &mut job.bs, |part| workload::block(part, base))?,
-        // As in fio, `/` also separates the ways.
-        "bsrange" => {
-            let text = text.replace('/', ",");
-            per_way(&text, &mut job.bs, |part| workload::block_range(part, base))?;
-        }
-        "bssplit" => per_way(text, &mut job.bs, |part| workload::block_split(part, base))?,
-        "blockalign" => {
-            let align = |part: &str| workload::block_bytes(part, base).map(Some);
-            per_way(text, &mut job.random.blockalign, align)?;
-        }
-        "random_distribution" => {
-            workload::distributions(text, &mut job.random.random_distribution, base)?;
-        }
-        "percentage_random" => per_way(text, &mut job.random.percentage_random, percent)?,
-        "num_range" => job.nvme.num_range = within_u32(text, base, 1, 256)?,
-        "fdp" => job.nvme.placement.is_on = switch(text)?,
-        "dataplacement" => job.nvme.placement.is_on = data_placement(text)?,
-        "plids" => job.nvme.placement.indices = Some(numbers(text, "handles")?),
-        "plid_select" => {
-            let words = [("roundrobin", false), ("random", true)];
-            job.nvme.placement.is_random = word(text, &words)?;
-        }
-        "norandommap" => job.random.norandommap = switch(text)?,
-        "random_generator" => {
-            let words = [("tausworthe", false), ("tausworthe64", false), ("lfsr", true)];
-            job.random.is_lfsr = word(text, &words)?;
-        }
-        "randseed" => job.random.randseed = Some(whole(text, KbBase::Binary)?),
-        "randrepeat" => job.random.randrepeat = switch(text)?,
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-fn replay(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
-    let (replay, base) = (&mut draft.job.replay, draft.kb_base);
-    match name {
-        "read_iolog" => replay.logs = iolog::names(text)?,
-        "replay_no_stall" => replay.no_stall = switch(text)?,
-        "replay_time_scale" => replay.time_scale = within_u32(text, base, 1, 1_000_000)?,
-        "replay_redirect" => replay.redirect = Some(one_target(text)?),
-        "replay_scale" => replay.scale = within(text, base, 1, u64::MAX)?,
-        "replay_align" => replay.align = replay_align(text, base)?,
-        "replay_skip" => replay.skip = iolog::skip(text)?,
-        "write_iolog" => draft.job.logs.iolog = Some(text.into()),
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-fn amount(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
-    let (job, base) = (&mut draft.job, draft.kb_base);
-    match name {
-        "size" => job.amount.size = Some(size(text, base)?),
-        "io_size" => job.amount.io_size = Some(size(text, base)?),
-        "offset" => job.amount.offset = size(text, base)?,
-        "offset_increment" => job.amount.offset_increment = size(text, base)?,
-        "number_ios" => job.amount.number_ios = count(text, base)?,
-        "loops" => job.amount.loops = within_u32(text, base, 1, u32::MAX)?,
-        "fill_device" => job.amount.fill_device = switch(text)?,
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-fn depth(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
-    let (job, base) = (&mut draft.job, draft.kb_base);
-    let up_to_max = |from| within_u32(text, base, from, DEPTH_MAX);
-    let above_zero = |number: u32| Some(number).filter(|number| *number > 0);
-    match name {
-        "iodepth" => job.iodepth = up_to_max(1)?,
-        "iodepth_batch" => {
-            job.batch.iodepth_batch = Some(above_zero(up_to_max(0)?).unwrap_or(DEPTH_MAX));
-        }
-        "iodepth_batch_complete_min" => job.batch.iodepth_batch_complete_min = up_to_max(0)?,
-        "iodepth_batch_complete_max" => {
-            job.batch.iodepth_batch_complete_max = above_zero(up_to_max(0)?);
-        }
-        "iodepth_low" => job.batch.iodepth_low = above_zero(up_to_max(0)?),
-        "serialize_overlap" => job.batch.serialize_overlap = switch(text)?,
-        "numjobs" => job.order.numjobs = within_u32(text, base, 1, 4096)?,
-        "group_reporting" => job.order.group_reporting = switch(text)?,
-        "new_group" => job.order.new_group = switch(text)?,
-        "stonewall" => job.order.stonewall = switch(text)?,
-        "exitall" => job.order.exitall = switch(text)?,
-        "exitall_on_error" => job.order.exitall_on_error = switch(text)?,
-        "exit_what" => job.order.exit_what = choice(text)?,
-        "wait_for" => job.order.wait_for = Some(text.to_owned()),
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-fn timing(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
-    let (job, base) = (&mut draft.job, draft.kb_base);
-    let (latency, steady) = (&mut draft.latency, &mut draft.steady);
-    match name {
-        "runtime" => job.time.runtime = Some(time(text, SECOND)?).filter(|time| !time.is_zero()),
-        "time_based" => job.time.time_based = switch(text)?,
-        "startdelay" => job.order.startdelay = times(text, SECOND)?,
-        "ramp_time" => job.time.ramp_time = time(text, SECOND)?,
-        "thinktime" => job.time.thinktime.time = time(text, US)?,
-        "thinktime_spin" => job.time.thinktime.spin = time(text, US)?,
-        "thinktime_blocks" => {
-            job.time.thinktime.blocks = Some(within_u32(text, base, 1, u32::MAX)?);
-        }
-        "thinktime_blocks_type" => {
-            job.time.thinktime.counts_issues = word(text, &[("complete", false), ("issue", true)])?;
-        }
-        "thinktime_iotime" => job.time.thinktime.iotime = time(text, SECOND)?,
-        "flow" => job.time.flow.weight = within_u32(text, base, 0, FLOW_MAX)?,
-        "flow_id" => job.time.flow.id = within_u32(text, base, 0, u32::MAX)?,
-        "flow_sleep" => job.time.flow.sleep = time(text, US)?,
-        "rate" => per_way(text, &mut job.rates.rate, |part| count(part, base))?,
-        "rate_min" => per_way(text, &mut job.rates.rate_min, |part| count(part, base))?,
-        "rate_iops" => per_way(text, &mut job.rates.rate_iops, |part| count(part, base))?,
-        "rate_iops_min" => per_way(text, &mut job.rates.rate_iops_min, |part| count(part, base))?,
-        "rate_process" => job.rates.rate_process = choice(text)?,
-        "rate_cycle" => job.rates.rate_cycle = time(text, MS)?,
-        "max_latency" => job.time.max_latency = max_latency(text)?,
-        "latency_target" => latency.target = time(text, US)?,
-        "latency_window" => latency.window = time(text, US)?,
-        "latency_percentile" => latency.percentile = fraction(text, 0.0, 100.0)?,
-        "latency_run" => latency.run = switch(text)?,
-        "steadystate" => {
-            workload::steady_state(text, steady)?;
-            draft.is_steady = true;
-        }
-        "steadystate_duration" => steady.duration = time(text, SECOND)?,
-        "steadystate_ramp_time" => steady.ramp = time(text, SECOND)?,
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-fn data(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
-    let (job, base) = (&mut draft.job, draft.kb_base);
-    match name {
-        "buffer_pattern" => job.buffers.buffer_pattern = Some(buffer_pattern(text)?),
-        "refill_buffers" => job.buffers.refill_buffers = switch(text)?,
-        "scramble_buffers" => job.buffers.scramble_buffers = switch(text)?,
-        "zero_buffers" => job.buffers.zero_buffers = switch(text)?,
-        "buffer_compress_percentage" => job.buffers.buffer_compress_percentage = percent(text)?,
-        "buffer_compress_chunk" => {
-            job.buffers.buffer_compress_chunk = within(text, base, 0, 1 << 30)?
-        }
-        "sync" => {
-            let words = [
-                ("none", Durability::Cached),
-                ("0", Durability::Cached),
-                ("sync", Durability::All),
-                ("1", Durability::All),
-                ("dsync", Durability::Data),
-            ];
-            job.flushes.sync = word(text, &words)?;
-        }
-        "fsync" => {
-            job.flushes.fsync = Some(within_u32(text, base, 0, u32::MAX)?).filter(|n| *n > 0)
-        }
-        "fdatasync" => {
-            job.flushes.fdatasync = Some(within_u32(text, base, 0, u32::MAX)?).filter(|n| *n > 0);
-        }
-        "end_fsync" => job.flushes.end_fsync = switch(text)?,
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-fn verification(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
-    let (job, base) = (&mut draft.job, draft.kb_base);
-    let options = &mut draft.verify;
-    match name {
-        "verify" => {
-            let kind = verify_kind(text)?;
-            (draft.verifies, draft.is_verify_given) = (kind.is_some(), true);
-            options.kind = kind.unwrap_or(options.kind);
-        }
-        "do_verify" => options.do_verify = switch(text)?,
-        "verify_only" => options.only = switch(text)?,
-        "verify_fatal" => options.fatal = switch(text)?,
-        "verify_backlog" => options.backlog = count(text, base)?,
-        "verify_backlog_batch" => options.backlog_batch = count(text, base)?,
-        "verify_interval" => options.interval = Some(within(text, base, 80, 1 << 30)?),
-        // As in fio, `verify_pattern` alone turns on verification, with headers.
-        "verify_pattern" => {
-            options.pattern = Some(text.parse()?);
-            draft.verifies |= !draft.is_verify_given;
-        }
-        "verify_state_save" => options.state_save = Some(switch(text)?),
-        "verify_state_load" => options.state_load = switch(text)?,
-        "verify_dump" => options.dump = switch(text)?,
-        "pi_chk" => job.nvme.protection.get_or_insert_default().checks = Some(pi_chk(text)?),
-        "apptag" => {
-            job.nvme.protection.get_or_insert_default().tag = within(text, base, 0, 0xffff)? as u16;
-        }
-        "apptag_mask" => {
-            job.nvme.protection.get_or_insert_default().mask =
-                within(text, base, 0, 0xffff)? as u16;
-        }
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-fn failures(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
-    let (job, base) = (&mut draft.job, draft.kb_base);
-    match name {
-        "continue_on_error" => job.failures.continue_on_error = choice(text)?,
-        "ignore_error" => job.failures.ignore_error = ignore_error(text)?,
-        "retries" => job.failures.retries = Some(within(text, base, 0, 255)? as u8),
-        "io_timeout" => match time(text, SECOND)? {
-            time if time.is_zero() => return Err("it must be at least a microsecond".to_owned()),
-            time => job.failures.io_timeout = Some(time),
-        },
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-fn reports(draft: &mut Draft, name: &str, text: &str) -> Parsed<bool> {
-    let (job, base) = (&mut draft.job, draft.kb_base);
-    let logs = &mut job.logs;
-    match name {
-        "percentile_list" => job.reports.percentile_list = percentile_list(text)?,
-        "clat_percentiles" => job.reports.clat_percentiles = switch(text)?,
-        "slat_percentiles" => job.reports.slat_percentiles = switch(text)?,
-        "lat_percentiles" => job.reports.lat_percentiles = switch(text)?,
-        "disable_lat" => job.reports.disable.lat = switch(text)?,
-        "disable_clat" => job.reports.disable.clat = switch(text)?,
-        "disable_slat" => job.reports.disable.slat = switch(text)?,
-        "disable_bw_measurement" => job.reports.disable.bw = switch(text)?,
-        "gtod_reduce" => {
-            if switch(text)? {
-                job.reports.disable = Disabled { lat: true, clat: true, slat: true, bw: true };
-            }
-        }
-        "disk_util" => job.reports.disk_util = switch(text)?,
-        "unified_rw_reporting" => job.reports.unified_rw_reporting = unified(text)?,
-        "write_bw_log" => logs.bw = Some(text.into()),
-        "write_iops_log" => logs.iops = Some(text.into()),
-        "write_lat_log" => logs.lat = Some(text.into()),
-        "write_hist_log" => logs.hist = Some(text.into()),
-        "log_avg_msec" => logs.avg = time(text, MS)?,
-        "log_hist_msec" => logs.hist_every = time(text, MS)?,
-        "log_hist_coarseness" => logs.hist_coarseness = within(text, base, 0, 6)? as u8,
-        "log_window_value" => logs.window = choice(text)?,
-        "log_offset" => logs.offset = switch(text)?,
-        "log_prio" => logs.prio = switch(text)?,
-        "log_issue_time" => logs.issue_time = switch(text)?,
-        "log_unix_epoch" => logs.unix_epoch = switch(text)?,
-        "per_job_logs" => logs.shared = !switch(text)?,
-        _ => return Ok(false),
-    }
-    Ok(true)
-}
-
-fn data_placement(text: &str) -> Parsed<bool> {
-    if text == "streams" {
-        return Err("streams are not supported; use fdp, or fio".to_owned());
-    }
-    word(text, &[("none", false), ("fdp", true)])
-}
-
-/// Parses the name of a single file or target.
-fn one_target(text: &str) -> Parsed<String> {
-    match &targets::split(text)?[..] {
-        [only] => Ok(only.clone()),
-        several => Err(format!("'{text}' names {} targets; give one", several.len())),
-    }
-}
-
-fn replay_align(text: &str, base: KbBase) -> Parsed<u64> {
-    match within(text, base, 1, 1 << 40)? {
-        align if align.is_power_of_two() => Ok(align),
-        _ => Err(format!("'{text}' is no power of two, as 4k is")),
-    }
-}
-
-fn job_name(text: &str) -> Parsed<String> {
-    if text.eq_ignore_ascii_case("global") {
-        return Err(
-            "a job cannot be called global, which means defaults; choose another name".into()
-        );
-    }
-    Ok(text.to_owned())
-}
-
-fn filename_format(text: &str) -> Parsed<String> {
-    if text.is_empty() {
-        return Err("it names no file; write it as in $jobname.$jobnum.$filenum".to_owned());
-    }
-    Ok(text.to_owned())
-}
-
-fn file_service_type(text: &str, base: KbBase) -> Parsed<FileService> {
-    let (name, ios) = text.split_once(':').unwrap_or((text, "1"));
-    if ["zipf", "pareto", "normal", "gauss"].contains(&name) {
-        return Err(format!(
-            "'{name}' is not supported for files; use random, or jobs with shares"
-        ));
-    }
-    Ok(FileService { order: choice(name)?, ios: within_u32(ios, base, 1, u32::MAX)? })
-}
-
-fn filesize(text: &str, base: KbBase) -> Parsed<u64> {
-    if text.contains(['-', ':']) && !text.starts_with('(') {
-        return Err(format!("'{text}': all files of a job have the same length; give one size"));
-    }
-    count(text, base)?.ok_or_else(|| "a file has at least one byte".to_owned())
-}
-
-fn fallocate(text: &str) -> Parsed<bool> {
-    let words = [
-        ("native", true),
-        ("posix", true),
-        ("keep", true),
-        ("1", true),
-        ("none", false),
-        ("truncate", false),
-        ("0", false),
-    ];
-    word(text, &words)
-}
-
-/// Parses the limit; fio accepts a value per way, here all must be equal.
-fn max_latency(text: &str) -> Parsed<Option<std::time::Duration>> {
-    let limits = text.split(',').map(|part| time(part, US)).collect::<Parsed<Vec<_>>>()?;
-    if limits.iter().any(|limit| *limit != limits[0]) {
-        return Err(format!("'{text}': there is one limit for all ways; give the greatest"));
-    }
-    Ok(Some(limits[0]).filter(|limit| !limit.is_zero()))
-}
-
-fn buffer_pattern(text: &str) -> Parsed<Pattern> {
-    let pattern: Pattern = text.parse()?;
-    match pattern.offsets_at.is_empty() {
-        true => Ok(pattern),
-        false => Err("%o is for verify_pattern".to_owned()),
-    }
-}
-
-fn verify_kind(text: &str) -> Parsed<Option<VerifyKind>> {
-    const OTHERS: [&str; 12] = [
-        "crc32", "crc16", "crc7", "sha1", "sha256", "sha512", "sha3-224", "sha3-256", "sha3-384",
-        "sha3-512", "null", "1",
-    ];
-    if OTHERS.contains(&text) {
-        return Err(format!(
-            "'{text}' is not supported, as it finds no more; use crc32c, which is fastest, or xxhash or md5"
-        ));
-    }
-    if text == "0" { Ok(None) } else { choice(text).map(Some) }
-}
-
-/// Parses names of checks separated by commas, in any case.
-fn pi_chk(text: &str) -> Parsed<[bool; 3]> {
-    let mut checks = [false; 3];
-    for name in text.split(',') {
-        let words = [("guard", 0), ("reftag", 1), ("apptag", 2)];
-        checks[word(&name.trim().to_ascii_lowercase(), &words)?] = true;
-    }
-    Ok(checks)
-}
-
-fn ignore_error(text: &str) -> Parsed<[Vec<i32>; 3]> {
-    let mut lists = [const { Vec::new() }; 3];
-    for (index, part) in text.split(',').enumerate() {
-        let list = lists.get_mut(index).ok_or("there are three lists: read,write,verify")?;
-        let names = part.split(':').filter(|name| !name.is_empty());
-        *list = names.map(errno).collect::<Parsed<_>>()?;
-    }
-    Ok(lists)
-}
-
-/// Parses an errno by number or name.
-fn errno(text: &str) -> Parsed<i32> {
-    const MAX: i32 = 133;
-    let is_it = |number: &i32| {
-        text.parse() == Ok(*number) || format!("{:?}", Errno::from_raw(*number)) == text
-    };
-    (1..=MAX)
-        .find(is_it)
-        .ok_or_else(|| format!("'{text}' is no error; write it as in ENOSPC or 28"))
-}
-
-fn percentile_list(text: &str) -> Parsed<Vec<f64>> {
-    const MAX: usize = 20;
-    let parsed: Parsed<Vec<f64>> = text.split(':').map(|part| fraction(part, 0.0, 100.0)).collect();
-    let mut list = parsed.map_err(|why| format!("{why}; write the list as in 50:99:99.9"))?;
-    if list.len() > MAX {
-        return Err(format!("there are {} percentiles, more than {MAX}", list.len()));
-    }
-    list.sort_by(f64::total_cmp);
-    list.dedup();
-    Ok(list)
-}
-
-fn unified(text: &str) -> Parsed<bool> {
-    if matches!(text, "both" | "2") {
-        return Err("both cannot be reported at once; use mixed or none".to_owned());
-    }
-    word(text, &[("none", false), ("mixed", true), ("0", false), ("1", true)])
 }

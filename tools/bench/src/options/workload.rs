@@ -177,16 +177,11 @@ fn distribution(name: &str, values: &str, base: KbBase) -> Parsed<Distribution> 
     })
 }
 
-/// Parses zones as in `60/10:30/20:10/70`; blanks share the remainder.
+/// Parses zones as in `60/10:30/20:10/70`, with sizes in percent; blanks share the remainder.
 fn zones(text: &str) -> Parsed<Vec<(f64, f64)>> {
-    let parts = zone_parts(text)?;
-    let mut accesses = Vec::new();
-    let mut sizes = Vec::new();
-    for (access, size) in &parts {
-        accesses.push(given(access, |text| fraction(text, 0.0, 100.0))?);
-        sizes.push(given(size, |text| fraction(text, 0.0, 100.0))?);
-    }
-    let (accesses, sizes) = (filled(&accesses)?, filled(&sizes)?);
+    let share = |size: &str| given(size, |text| fraction(text, 0.0, 100.0));
+    let (accesses, sizes) = zone_parts(text, share)?;
+    let sizes = filled(&sizes)?;
     let whole: f64 = sizes.iter().sum();
     if whole < 100.0 - 1e-6 {
         return Err(format!(
@@ -198,24 +193,21 @@ fn zones(text: &str) -> Parsed<Vec<(f64, f64)>> {
 
 /// Parses zones as in `60/20G:30/100G:10/500G`.
 fn zones_of_bytes(text: &str, base: KbBase) -> Parsed<Vec<(f64, u64)>> {
-    let parts = zone_parts(text)?;
-    let mut accesses = Vec::new();
-    let mut sizes = Vec::new();
-    for (access, size) in &parts {
-        accesses.push(given(access, |text| fraction(text, 0.0, 100.0))?);
-        let bytes = whole(size, base)?;
-        sizes.push(bytes);
-    }
-    Ok(filled(&accesses)?.into_iter().zip(sizes).collect())
+    let (accesses, sizes) = zone_parts(text, |size| whole(size, base))?;
+    Ok(accesses.into_iter().zip(sizes).collect())
 }
 
-fn zone_parts(text: &str) -> Parsed<Vec<(&str, &str)>> {
+/// Returns the zones' shares of accesses, and their sizes.
+fn zone_parts<T>(text: &str, size: impl Fn(&str) -> Parsed<T>) -> Parsed<(Vec<f64>, Vec<T>)> {
     const MAX: usize = 256;
     let parts: Option<Vec<_>> = text.split(':').map(|part| part.split_once('/')).collect();
-    let parts = parts.filter(|parts| parts.len() <= MAX);
-    parts.ok_or_else(|| {
+    let parts = parts.filter(|parts| parts.len() <= MAX).ok_or_else(|| {
         format!("'{text}' are not zones such as 60/10:30/20:10/70, of which there may be {MAX}")
-    })
+    })?;
+    let access = |text: &str| given(text, |text| fraction(text, 0.0, 100.0));
+    let accesses = parts.iter().map(|(text, _)| access(text)).collect::<Parsed<Vec<_>>>()?;
+    let sizes = parts.iter().map(|(_, text)| size(text)).collect::<Parsed<_>>()?;
+    Ok((filled(&accesses)?, sizes))
 }
 
 /// Fills blank shares with equal parts of the remainder.

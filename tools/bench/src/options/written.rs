@@ -228,15 +228,6 @@ fn word(option: &Written) -> String {
     }
 }
 
-/// Quotes a word for a shell.
-pub(crate) fn quoted(word: &str) -> String {
-    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_=/.,:%@+".contains(c);
-    if word.chars().all(is_plain) && !word.is_empty() {
-        return word.to_owned();
-    }
-    format!("'{}'", word.replace('\'', r"'\''"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -321,15 +312,5 @@ mod tests {
             listed,
             [("rw".to_owned(), "read".to_owned()), ("bs".to_owned(), "8k".to_owned())]
         );
-    }
-
-    #[test]
-    fn a_shell_reads_a_quoted_word_as_it_is() {
-        for word in ["a b", "it's", "$HOME;`x`", "plain=1", "", "\"q\""] {
-            let command = format!("printf %s {}", quoted(word));
-            let output =
-                std::process::Command::new("sh").arg("-c").arg(command).output().expect("sh runs");
-            assert_eq!(String::from_utf8_lossy(&output.stdout), word);
-        }
     }
 }

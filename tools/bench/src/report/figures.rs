@@ -95,7 +95,7 @@ pub(super) fn told<'a>(outcome: &RunOutcome, job: &'a JobOutcome) -> Vec<ToldWay
 
 /// Merges all ways of a job.
 pub(super) fn mixed(job: &JobOutcome) -> WayOutcome {
-    let mut all = WayOutcome::new();
+    let mut all = WayOutcome::default();
     Way::ALL.iter().for_each(|way| all.merge(&job.ways[*way]));
     all
 }

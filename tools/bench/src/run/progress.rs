@@ -1,7 +1,7 @@
 //! Communication between jobs and their watchers.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 use crate::outcome::JobOutcome;
@@ -59,7 +59,7 @@ impl Progress {
         for way in Way::ALL {
             self.store(way, 0, 0);
         }
-        self.times.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).0 = Some(Instant::now());
+        self.times.lock().unwrap_or_else(PoisonError::into_inner).0 = Some(Instant::now());
         self.restarts.fetch_add(1, Ordering::Release);
     }
 
@@ -71,14 +71,14 @@ impl Progress {
     /// Records that the job begins or has ended.
     pub(crate) fn set_running(&self, is_running: bool) {
         self.is_running.store(is_running, Ordering::Relaxed);
-        let mut times = self.times.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        let mut times = self.times.lock().unwrap_or_else(PoisonError::into_inner);
         let at = if is_running { &mut times.0 } else { &mut times.1 };
         *at = Some(Instant::now());
     }
 
     /// Returns when it began to count and when it ended.
     pub(crate) fn times(&self) -> (Option<Instant>, Option<Instant>) {
-        *self.times.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+        *self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns whether the job runs.
@@ -111,12 +111,11 @@ impl Progress {
     /// Delivers the counts.
     pub(crate) fn give_snapshot(&self, outcome: JobOutcome) {
         self.wants_snapshot.store(false, Ordering::Relaxed);
-        *self.snapshot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()) =
-            Some(Box::new(outcome));
+        *self.snapshot.lock().unwrap_or_else(PoisonError::into_inner) = Some(Box::new(outcome));
     }
 
     /// Takes the delivered counts.
     pub(crate) fn take_snapshot(&self) -> Option<Box<JobOutcome>> {
-        self.snapshot.lock().unwrap_or_else(|poisoned| poisoned.into_inner()).take()
+        self.snapshot.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }

@@ -25,7 +25,7 @@ const RUNTIME: Duration = Duration::from_secs(1);
 const RAMP: Duration = Duration::from_millis(200);
 
 /// A device's maximum.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Ceiling {
     /// The job whose I/Os were used.
     pub(crate) job: String,
@@ -87,12 +87,7 @@ pub(crate) fn measure(request: &Request, bench: &mut Bench<'_>) -> Result<Ceilin
     let mut ceiling = Ceiling {
         job: section.job.name.clone(),
         target: section.job.files.filename.join(":"),
-        iops: 0.0,
-        bytes_per_second: 0.0,
-        depth: 0,
-        steps: Vec::new(),
-        reached_iops: None,
-        interrupted: false,
+        ..Ceiling::default()
     };
     let mut flat = 0;
     let depths = std::iter::successors(Some(1u32), |depth| depth.checked_mul(2));

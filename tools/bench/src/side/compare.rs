@@ -7,12 +7,12 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+use adit_load::Estimate;
 use clap::Args;
 use serde_json::{Value, json};
 
 use super::figures::{Entry, LatencyKind, Metric};
 use super::file::Report;
-use super::statistics::Estimate;
 use super::summary::{self, Point};
 use super::table::{self, Table};
 use crate::failure::{Failure, Result};
@@ -21,8 +21,6 @@ use crate::way::Way;
 
 /// A percentile of a single run is judged only if at least this many I/Os were slower.
 const SLOWER_MIN: f64 = 100.0;
-/// The compared metrics; bandwidth differs from IOPS only if blocks differ.
-const COMPARED: [Metric; 7] = Metric::ALL;
 
 /// Compares two reports in JSON, ours or fio's, and fails if anything got worse
 #[derive(Args, Debug)]
@@ -170,7 +168,7 @@ impl Changes {
                 let (old, new) = &pairs[kind.map_or(0, |kind| kind as usize)];
                 Some(Row { kind, ..Row::of(old, new, metric, ios, threshold)? })
             };
-            rows.extend(COMPARED.into_iter().filter_map(row));
+            rows.extend(Metric::ALL.into_iter().filter_map(row));
         }
         let lonely = |points: &[Point], others: &[Point]| {
             let alone = points.iter().filter(|point| peer(point, others).is_none());

@@ -14,7 +14,7 @@ use crate::output::Warning;
 use crate::report::{job_json, utc};
 
 /// All measurements and their summary.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Comparison {
     /// Each run's jobs in the order they ran, as entries of a report's JSON, with round, target and sweep.
     pub(crate) jobs: Vec<Value>,
@@ -73,17 +73,12 @@ pub(crate) fn run(request: &Request, bench: &mut Bench<'_>) -> Result<Comparison
 
 impl Comparison {
     fn new(request: &Request) -> Comparison {
+        let side = &request.run.side;
         Comparison {
-            jobs: Vec::new(),
-            targets: request.run.side.targets.iter().map(ToString::to_string).collect(),
-            rounds: request.run.side.rounds.max(1),
-            points: Vec::new(),
-            ceilings: Vec::new(),
-            warnings: Vec::new(),
-            interrupted: false,
-            failure: None,
+            targets: side.targets.iter().map(ToString::to_string).collect(),
+            rounds: side.rounds.max(1),
             global: request.global.clone(),
-            unix_ms: 0,
+            ..Comparison::default()
         }
     }
 
@@ -171,7 +166,7 @@ impl Comparison {
             let sweeps: Vec<_> = best.map(|point| point.sweep.clone()).collect();
             let reached = sweeps.iter().filter_map(|sweep| {
                 let rounds = entries.iter().filter(of_job).filter(|entry| entry.sweep == *sweep);
-                super::statistics::median(&rounds.map(Entry::iops).collect::<Vec<_>>())
+                adit_load::median(&rounds.map(Entry::iops).collect::<Vec<_>>())
             });
             ceiling.reached_iops = reached.reduce(f64::max);
             self.ceilings.push(ceiling);
@@ -208,7 +203,7 @@ pub(crate) fn json(comparison: &Comparison) -> Value {
         "comparison": {
             "targets": comparison.targets,
             "rounds": comparison.rounds,
-            "confidence": super::statistics::CONFIDENCE,
+            "confidence": adit_load::CONFIDENCE,
             "points": comparison.points.iter().map(Point::json).collect::<Vec<_>>(),
         },
         "ceilings": comparison.ceilings.iter().map(Ceiling::json).collect::<Vec<_>>(),

@@ -61,40 +61,38 @@ impl Metric {
         Metric::Cpu,
     ];
 
+    /// Its name for people, its name for programs with the unit last, and its percentile in percent.
+    const ROWS: [(&str, &str, Option<f64>); 7] = [
+        ("IOPS", "iops", None),
+        ("bandwidth", "bytes_per_second", None),
+        ("mean", "lat_mean_ns", None),
+        ("p50", "lat_p50_ns", Some(50.0)),
+        ("p99", "lat_p99_ns", Some(99.0)),
+        ("p99.99", "lat_p99_99_ns", Some(99.99)),
+        ("CPU/IO", "cpu_ns_per_io", None),
+    ];
+
     /// Returns its name for people.
     pub(crate) fn name(self) -> &'static str {
-        ["IOPS", "bandwidth", "mean", "p50", "p99", "p99.99", "CPU/IO"][self as usize]
+        Metric::ROWS[self as usize].0
     }
 
-    /// Returns its name for programs, with the unit last.
+    /// Returns its name for programs.
     pub(crate) fn key(self) -> &'static str {
-        [
-            "iops",
-            "bytes_per_second",
-            "lat_mean_ns",
-            "lat_p50_ns",
-            "lat_p99_ns",
-            "lat_p99_99_ns",
-            "cpu_ns_per_io",
-        ][self as usize]
-    }
-
-    pub(super) fn is_latency(self) -> bool {
-        matches!(self, Metric::Mean | Metric::P50 | Metric::P99 | Metric::P9999)
-    }
-
-    pub(crate) fn more_is_better(self) -> bool {
-        matches!(self, Metric::Iops | Metric::Bandwidth)
+        Metric::ROWS[self as usize].1
     }
 
     /// Returns its percentile in percent, if it is one.
     pub(crate) fn percentile(self) -> Option<f64> {
-        match self {
-            Metric::P50 => Some(50.0),
-            Metric::P99 => Some(99.0),
-            Metric::P9999 => Some(99.99),
-            _ => None,
-        }
+        Metric::ROWS[self as usize].2
+    }
+
+    pub(super) fn is_latency(self) -> bool {
+        self == Metric::Mean || self.percentile().is_some()
+    }
+
+    pub(crate) fn more_is_better(self) -> bool {
+        matches!(self, Metric::Iops | Metric::Bandwidth)
     }
 
     /// Formats a value for people.

@@ -5,7 +5,7 @@
 //! | `comparison`, `schedule` | runs on several targets, interleaved |
 //! | `ceiling` | a device's maximum |
 //! | `file`, `figures` | a job's figures, read from JSON |
-//! | `statistics`, `summary` | medians, ratios and their confidence intervals |
+//! | `summary` | medians and ratios over rounds |
 //! | `table` | the summary for a terminal |
 //! | `compare` | `adit bench compare` |
 //! | `page` | `adit bench report` |
@@ -17,7 +17,6 @@ mod figures;
 mod file;
 mod page;
 mod schedule;
-mod statistics;
 mod summary;
 mod table;
 #[cfg(test)]
@@ -38,10 +37,4 @@ pub(crate) struct Bench<'a> {
     pub(crate) run_one: &'a mut dyn FnMut(&Request) -> Result<RunOutcome>,
     /// Reports what is being measured.
     pub(crate) progress: &'a mut dyn FnMut(&str),
-}
-
-impl std::fmt::Debug for Bench<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Bench")
-    }
 }

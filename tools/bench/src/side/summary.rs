@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use adit_load::Estimate;
 use serde_json::{Map, Value, json};
 
 use super::figures::{Entry, Metric};
-use super::statistics::Estimate;
 use crate::way::Way;
 
 /// One way of a job on one target with one value per sweep, over all rounds.

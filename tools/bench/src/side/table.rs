@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
+use adit_load::{Estimate, ROUNDS_MIN};
+
 use super::comparison::Comparison;
 use super::figures::Metric;
-use super::statistics::{Estimate, ROUNDS_MIN};
 use super::summary::Point;
 
 /// Maximum line width.

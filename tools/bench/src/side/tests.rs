@@ -48,7 +48,7 @@ fn formula(request: &Request) -> RunOutcome {
     let target = section.job.files.filename.join(":");
     let factor = if target.starts_with("null") { 2 } else { 1 };
     let ios = u64::from(section.job.iodepth.min(8)) * 1000 * factor;
-    let mut ways = PerWay([WayOutcome::new(), WayOutcome::new(), WayOutcome::new()]);
+    let mut ways = PerWay([WayOutcome::default(), WayOutcome::default(), WayOutcome::default()]);
     let way = &mut ways[Way::Read];
     (way.ios, way.bytes, way.runtime) = (ios, ios * 4096, Duration::from_secs(1));
     way.lat.record_many(1_000_000 / factor, ios as usize as u64);

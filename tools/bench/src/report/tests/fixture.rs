@@ -65,7 +65,7 @@ pub(super) fn job(name: &str, group: u32) -> JobOutcome {
         threads: 1,
         start_unix_ms: UNIX_MS - 2001,
         elapsed: Duration::from_millis(2001),
-        ways: PerWay([WayOutcome::new(), WayOutcome::new(), WayOutcome::new()]),
+        ways: PerWay([WayOutcome::default(), WayOutcome::default(), WayOutcome::default()]),
         sync: Latency::new(),
         depths: Levels::default(),
         submits: Levels::default(),

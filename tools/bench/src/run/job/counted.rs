@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn ios_that_are_alike_count_as_if_one_by_one() {
-        let mut ways = PerWay::all(WayOutcome::new());
+        let mut ways = PerWay::all(WayOutcome::default());
         let mut run = AlikeIos::default();
         for n in 0..10 {
             let step = Step { way: Way::Write, file: 0, offset: 0, bytes: 100, number: n };

@@ -40,7 +40,6 @@ use std::time::Duration;
 
 use adit_driver::paths::CommandQueue;
 use adit_driver::{Buffer, CommandError, Time};
-use adit_load::Latency;
 
 use super::again::Again;
 use super::clock::{Clock, unix_ms};
@@ -48,10 +47,9 @@ use super::cpu::Cpu;
 use super::flow::Share;
 use super::latency_target::DepthSearch;
 use super::pace::Pace;
-use crate::errors::{EIO, Errors, Unwritten};
-use crate::measure::Levels;
+use crate::errors::{EIO, Unwritten};
 use crate::options::{Disabled, JobOptions};
-use crate::outcome::{JobOutcome, WayOutcome};
+use crate::outcome::JobOutcome;
 use crate::way::{PerWay, Way};
 use checks::Checks;
 use counted::{AlikeIos, Cycle};
@@ -483,22 +481,7 @@ fn empty_outcome(set: &Setting<'_>) -> JobOutcome {
         lba_bytes: infos().map(|info| info.lba_bytes).max().unwrap_or(0),
         group: set.group,
         threads: 1,
-        start_unix_ms: 0,
-        elapsed: Duration::ZERO,
-        ways: PerWay::all(WayOutcome::new()),
-        sync: Latency::new(),
-        depths: Levels::default(),
-        submits: Levels::default(),
-        completes: Levels::default(),
-        cpu: Cpu::default(),
-        stats: adit_driver::Stats::default(),
-        recoveries: 0,
-        errors: Errors::default(),
-        failure: None,
-        latency_depth: None,
-        steady: None,
         is_cached: infos().any(|info| info.is_cached),
-        sampled_reads: (0, 0),
-        busy_percent: 0.0,
+        ..JobOutcome::default()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::fmt::Write;
 
+use adit_load::median;
 use adit_tensors::Shape;
 use serde_json::{Value, json};
 
@@ -165,10 +166,11 @@ impl Row {
 fn median_of(outcomes: &[&Outcome]) -> Outcome {
     assert!(!outcomes.is_empty(), "a row has a run");
     let number = |of: &dyn Fn(&Outcome) -> f64| {
-        median(outcomes.iter().map(|outcome| of(outcome)).collect()).expect("a row has a run")
+        median(&outcomes.iter().map(|outcome| of(outcome)).collect::<Vec<_>>())
+            .expect("a row has a run")
     };
     let share = |of: &dyn Fn(&Outcome) -> Option<f64>| {
-        median(outcomes.iter().filter_map(|outcome| of(outcome)).collect())
+        median(&outcomes.iter().filter_map(|outcome| of(outcome)).collect::<Vec<_>>())
     };
     let moves = |of: fn(&Outcome) -> Moves| Moves {
         tensors: of(outcomes[0]).tensors,
@@ -189,24 +191,15 @@ fn median_of(outcomes: &[&Outcome]) -> Outcome {
     }
 }
 
-fn median(mut numbers: Vec<f64>) -> Option<f64> {
-    numbers.sort_unstable_by(f64::total_cmp);
-    let middle = numbers.len().checked_sub(1)? / 2;
-    match numbers.len() % 2 {
-        0 => Some((numbers[middle] + numbers[middle + 1]) / 2.0),
-        _ => Some(numbers[middle]),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn medians_are_of_the_numbers_there_are() {
-        assert_eq!(median(vec![]), None);
-        assert_eq!(median(vec![3.0, 1.0, 2.0]), Some(2.0));
-        assert_eq!(median(vec![4.0, 1.0]), Some(2.5));
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0]), Some(2.5));
         let of = |prefill_s, hit_ratio| Outcome { prefill_s, hit_ratio, ..Outcome::default() };
         let all = [of(1.0, None), of(9.0, Some(0.5)), of(2.0, Some(0.7))];
         let median = median_of(&all.iter().collect::<Vec<_>>());

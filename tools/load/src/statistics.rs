@@ -8,28 +8,30 @@
 use serde::Serialize;
 
 /// The confidence of intervals.
-pub(super) const CONFIDENCE: f64 = 0.95;
+pub const CONFIDENCE: f64 = 0.95;
 /// The fewest samples for which a median's interval can have that confidence.
-pub(super) const ROUNDS_MIN: usize = 6;
+pub const ROUNDS_MIN: usize = 6;
 /// Up to this many pairs, U's distribution is computed exactly; above, it is approximated as normal.
 const PAIRS_COUNTED: usize = 400;
 
 /// A median with its interval.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Estimate {
-    pub(crate) median: f64,
+pub struct Estimate {
+    /// The median.
+    pub median: f64,
     /// The interval's lower end.
-    pub(crate) low: f64,
+    pub low: f64,
     /// The interval's upper end.
-    pub(crate) high: f64,
-    pub(crate) samples: usize,
+    pub high: f64,
+    /// How many samples it is of.
+    pub samples: usize,
     /// Whether the interval contains the true median with 95 % confidence; if not, it spans all samples.
-    pub(crate) confident: bool,
+    pub confident: bool,
 }
 
 impl Estimate {
     /// Estimates the median of `samples`; `None` if there are none.
-    pub(super) fn of(samples: &[f64]) -> Option<Estimate> {
+    pub fn of(samples: &[f64]) -> Option<Estimate> {
         let sorted = ascending(samples);
         let trimmed = trimmed_for_median(sorted.len());
         Estimate::within(&sorted, samples.len(), trimmed)
@@ -37,7 +39,7 @@ impl Estimate {
 
     /// Estimates the ratio of `new` to `old`, measured independently: the median ratio of all pairs (Hodges and
     /// Lehmann's estimate on a logarithmic scale). `None` if either has no samples, or `old` none above zero.
-    pub(super) fn of_ratio(old: &[f64], new: &[f64]) -> Option<Estimate> {
+    pub fn of_ratio(old: &[f64], new: &[f64]) -> Option<Estimate> {
         let above_zero = old.iter().filter(|old| **old > 0.0);
         let ratios: Vec<f64> =
             above_zero.flat_map(|old| new.iter().map(move |new| new / old)).collect();
@@ -59,13 +61,13 @@ impl Estimate {
     }
 
     /// Returns whether the interval excludes 1.
-    pub(super) fn differs(&self) -> bool {
+    pub fn differs(&self) -> bool {
         self.low > 1.0 || self.high < 1.0
     }
 }
 
 /// Returns the middle sample, or the mean of the middle two; `None` without samples.
-pub(super) fn median(samples: &[f64]) -> Option<f64> {
+pub fn median(samples: &[f64]) -> Option<f64> {
     median_of_sorted(&ascending(samples))
 }
 

@@ -33,7 +33,7 @@ pub use way::{PerWay, Way};
 /// fio's language, for the fuzz target of job files.
 pub mod language {
     pub use crate::options::jobfile::{ReadFile, Surroundings, parse};
-    pub use crate::options::written::{Place, Written, WrittenSection, sections, words};
+    pub use crate::options::written::{TextPlace, Written, WrittenSection, sections, words};
     pub use crate::options::{BenchArgs, JobOptions};
 }
 

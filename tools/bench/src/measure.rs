@@ -14,12 +14,12 @@ pub(crate) struct Samples {
     pub(crate) kib_per_second: Series,
     pub(crate) iops: Series,
     /// All samples in order.
-    pub(crate) points: Vec<Point>,
+    pub(crate) points: Vec<RatePoint>,
 }
 
 /// The rates of one interval.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Point {
+pub(crate) struct RatePoint {
     /// The interval's end, in milliseconds from the start of the run. Jobs that are merged are sampled at the
     /// same times; intervals with different ends stay apart.
     pub(crate) at_ms: u64,
@@ -30,13 +30,13 @@ pub(crate) struct Point {
 impl Samples {
     pub(crate) fn push(&mut self, at_ms: u64, bytes: u64, ios: u64, interval: Duration) {
         let (bytes_per_second, iops) = (per_second(bytes, interval), per_second(ios, interval));
-        self.add(Point { at_ms, bytes_per_second, iops });
+        self.add(RatePoint { at_ms, bytes_per_second, iops });
     }
 
     /// Returns the samples of a job that has ended: none if it did no such I/O at all; without those before its first I/O
     /// and after its last if it `has_phases`, of which the others do no such I/O.
     pub(crate) fn settled(self, has_phases: bool) -> Samples {
-        let moved = |point: &Point| point.iops > 0.0;
+        let moved = |point: &RatePoint| point.iops > 0.0;
         let (first, last) =
             (self.points.iter().position(moved), self.points.iter().rposition(moved));
         let (Some(first), Some(last)) = (first, last) else { return Samples::default() };
@@ -50,9 +50,9 @@ impl Samples {
 
     /// Adds another job's or way's samples; rates of the same interval are summed.
     pub(crate) fn merge(&mut self, other: &Samples) {
-        let mut sums: BTreeMap<u64, Point> = BTreeMap::new();
+        let mut sums: BTreeMap<u64, RatePoint> = BTreeMap::new();
         for point in self.points.iter().chain(&other.points) {
-            let none = Point { at_ms: point.at_ms, bytes_per_second: 0.0, iops: 0.0 };
+            let none = RatePoint { at_ms: point.at_ms, bytes_per_second: 0.0, iops: 0.0 };
             let sum = sums.entry(point.at_ms).or_insert(none);
             sum.bytes_per_second += point.bytes_per_second;
             sum.iops += point.iops;
@@ -61,7 +61,7 @@ impl Samples {
         sums.into_values().for_each(|point| self.add(point));
     }
 
-    fn add(&mut self, point: Point) {
+    fn add(&mut self, point: RatePoint) {
         self.kib_per_second.push(point.bytes_per_second / 1024.0);
         self.iops.push(point.iops);
         self.points.push(point);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use crate::options::{BlockSizes, JobOptions};
 use crate::way::Way;
 use crate::whole_file::WholeFile;
-use crate::workload::Region;
+use crate::workload::JobRegion;
 
 /// The version written; others are refused.
 const VERSION: u32 = 2;
@@ -39,7 +39,12 @@ pub(crate) struct VerifyState {
 
 impl VerifyState {
     /// Creates the state of a thread of `job` before its start, on these regions of its files.
-    pub(crate) fn new(job: &JobOptions, thread: u32, files: &[Region], seed: u64) -> VerifyState {
+    pub(crate) fn new(
+        job: &JobOptions,
+        thread: u32,
+        files: &[JobRegion],
+        seed: u64,
+    ) -> VerifyState {
         VerifyState {
             version: VERSION,
             job: job.name.clone(),
@@ -88,7 +93,7 @@ impl VerifyState {
         directory: &Path,
         job: &JobOptions,
         thread: u32,
-        files: &[Region],
+        files: &[JobRegion],
     ) -> Result<VerifyState, String> {
         let path = VerifyState::path(directory, job, thread);
         let state = VerifyState::read(&path)?;
@@ -139,8 +144,8 @@ fn file_name(job: &str, thread: u32) -> String {
 }
 
 /// Returns everything that decides what is written where; the names are always the same.
-fn options_of(job: &JobOptions, files: &[Region]) -> Vec<(String, String)> {
-    let of_files = |of: fn(&Region) -> u64| {
+fn options_of(job: &JobOptions, files: &[JobRegion]) -> Vec<(String, String)> {
+    let of_files = |of: fn(&JobRegion) -> u64| {
         files.iter().map(|region| of(region).to_string()).collect::<Vec<_>>().join(",")
     };
     let ways = || Way::ALL.into_iter();
@@ -192,21 +197,21 @@ mod tests {
     use crate::way::PerWay;
     use crate::workload::tests::sample::{job, verify, workload};
 
-    const REGION: Region = Region { start: 4096, bytes: 1 << 20 };
+    const REGION: JobRegion = JobRegion { start: 4096, bytes: 1 << 20 };
 
     /// A temporary directory of one test.
-    struct Place(PathBuf);
+    struct TestFolder(PathBuf);
 
-    impl Place {
-        fn new(name: &str) -> Place {
+    impl TestFolder {
+        fn new(name: &str) -> TestFolder {
             let path = std::env::temp_dir()
                 .join(format!("adit-verify-state-{}-{name}", std::process::id()));
             fs::create_dir_all(&path).expect("a directory");
-            Place(path)
+            TestFolder(path)
         }
     }
 
-    impl Drop for Place {
+    impl Drop for TestFolder {
         fn drop(&mut self) {
             fs::remove_dir_all(&self.0).expect("what was created");
         }
@@ -216,7 +221,7 @@ mod tests {
         JobOptions { rw: workload("randwrite"), verify: Some(verify(VerifyKind::Crc32c)), ..job() }
     }
 
-    fn saved(place: &Place) -> VerifyState {
+    fn saved(place: &TestFolder) -> VerifyState {
         let mut state = VerifyState::new(&writer(), 2, &[REGION], u64::MAX);
         (state.pass, state.position, state.in_flight) = (3, 17, vec![5, 9]);
         state.save(&place.0).expect("saved");
@@ -225,7 +230,7 @@ mod tests {
 
     #[test]
     fn what_was_saved_is_loaded_and_nothing_else_is_left() {
-        let place = Place::new("same");
+        let place = TestFolder::new("same");
         let state = saved(&place);
         assert_eq!(VerifyState::load(&place.0, &writer(), 2, &[REGION]), Ok(state.clone()));
         state.save(&place.0).expect("again");
@@ -238,7 +243,7 @@ mod tests {
 
     #[test]
     fn another_jobs_state_is_refused_with_what_differs() {
-        let place = Place::new("other");
+        let place = TestFolder::new("other");
         saved(&place);
         let refused = |job: JobOptions, region| {
             VerifyState::load(&place.0, &job, 2, &[region]).expect_err("refused")
@@ -247,13 +252,13 @@ mod tests {
         assert!(refused(sized, REGION).contains("bs=4096,4096,4096, and this job has 4096-8192,"));
         let reads = JobOptions { rw: workload("randread"), ..writer() };
         assert!(refused(reads, REGION).contains("rw=randwrite, and this job has randread"));
-        let shorter = Region { bytes: 4096, ..REGION };
+        let shorter = JobRegion { bytes: 4096, ..REGION };
         assert!(refused(writer(), shorter).contains("size=1048576, and this job has 4096"));
     }
 
     #[test]
     fn a_file_that_is_no_state_is_refused_with_what_to_do() {
-        let place = Place::new("broken");
+        let place = TestFolder::new("broken");
         let refused = |thread| {
             VerifyState::load(&place.0, &writer(), thread, &[REGION]).expect_err("refused")
         };
@@ -271,7 +276,7 @@ mod tests {
 
     #[test]
     fn a_state_that_cannot_be_saved_says_where() {
-        let place = Place::new("gone");
+        let place = TestFolder::new("gone");
         let error = VerifyState::new(&writer(), 0, &[REGION], 1)
             .save(&place.0.join("none"))
             .expect_err("nowhere");

@@ -24,7 +24,7 @@ pub(super) struct LogFile {
 
 /// The fields of a row besides its value.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Row {
+pub(super) struct LogRow {
     /// Time in milliseconds.
     pub(super) at_ms: u64,
     /// The second value of a window, if logged.
@@ -59,8 +59,8 @@ impl LogFile {
     }
 
     /// Appends a row with a value.
-    pub(super) fn add(&mut self, row: Row, value: u64) {
-        let Row { at_ms, most, way, bytes, offset, shows_prio, issued_ns } = row;
+    pub(super) fn add(&mut self, row: LogRow, value: u64) {
+        let LogRow { at_ms, most, way, bytes, offset, shows_prio, issued_ns } = row;
         let way = way as u64;
         self.write(|text| {
             write!(text, "{at_ms}, {value}")?;
@@ -122,7 +122,7 @@ mod tests {
         let mut file = LogFile::open("/dev/null".into(), false).expect("opened");
         let (capacity, row) = (
             file.text.capacity(),
-            Row {
+            LogRow {
                 at_ms: u64::MAX,
                 most: Some(u64::MAX),
                 way: Way::Trim,

@@ -20,7 +20,7 @@ pub(crate) use self::sample::IoSample;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use self::file::{LogFile, Row};
+use self::file::{LogFile, LogRow};
 use self::histogram::HistogramLog;
 use self::sample::nanoseconds;
 use self::window::Windows;
@@ -36,22 +36,22 @@ const LAT: usize = 2;
 /// The logs of one thread.
 #[derive(Debug)]
 pub(crate) struct JobLogs {
-    files: Files,
-    entries: Entries,
+    files: LogFiles,
+    entries: LoggedIos,
     histogram: Option<HistogramLog>,
 }
 
 /// The data rows are made of.
 #[derive(Debug)]
-enum Entries {
+enum LoggedIos {
     /// Each I/O.
-    Each(Vec<Entry>),
+    Each(Vec<LoggedIo>),
     /// Windows.
     Windows(Windows),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry {
+struct LoggedIo {
     at_ms: u32,
     way: Way,
     io: IoSample,
@@ -70,8 +70,8 @@ impl JobLogs {
         thread: u32,
         start_unix_ms: u64,
     ) -> Result<Option<JobLogs>> {
-        let place = Place { options, job_name, thread };
-        let files = Files::open(&place, if options.unix_epoch { start_unix_ms } else { 0 })?;
+        let place = LogNames { options, job_name, thread };
+        let files = LogFiles::open(&place, if options.unix_epoch { start_unix_ms } else { 0 })?;
         let histogram = match (&options.hist, options.hist_every.is_zero()) {
             (Some(prefix), false) => Some(HistogramLog::new(
                 place.open(prefix, "clat_hist")?,
@@ -85,9 +85,9 @@ impl JobLogs {
             return Ok(None);
         }
         let entries = match (files.wanted, options.avg.is_zero()) {
-            (false, _) => Entries::Each(Vec::new()),
-            (true, true) => Entries::Each(Vec::with_capacity(ENTRIES)),
-            (true, false) => Entries::Windows(Windows::new(options.avg)),
+            (false, _) => LoggedIos::Each(Vec::new()),
+            (true, true) => LoggedIos::Each(Vec::with_capacity(ENTRIES)),
+            (true, false) => LoggedIos::Windows(Windows::new(options.avg)),
         };
         Ok(Some(JobLogs { files, entries, histogram }))
     }
@@ -97,17 +97,17 @@ impl JobLogs {
     pub(crate) fn record(&mut self, at: Duration, way: Way, io: IoSample) {
         let at_ns = nanoseconds(at);
         match &mut self.entries {
-            Entries::Windows(windows) => {
+            LoggedIos::Windows(windows) => {
                 if windows.is_over(at_ns) {
                     self.files.add_window(windows);
                     windows.begin(at_ns);
                 }
                 windows.add(way, io);
             }
-            Entries::Each(entries) if self.files.wanted => {
-                entries.push(Entry { at_ms: (at_ns / 1_000_000) as u32, way, io });
+            LoggedIos::Each(entries) if self.files.wanted => {
+                entries.push(LoggedIo { at_ms: (at_ns / 1_000_000) as u32, way, io });
             }
-            Entries::Each(_) => {}
+            LoggedIos::Each(_) => {}
         }
         if let Some(histogram) = &mut self.histogram {
             histogram.record(at_ns, way, io);
@@ -120,8 +120,8 @@ impl JobLogs {
     /// When a file could not be written, now or before: names it; later rows are missing from it.
     pub(crate) fn finish(mut self, at: Duration) -> Result<()> {
         match &mut self.entries {
-            Entries::Each(entries) => self.files.add_entries(entries),
-            Entries::Windows(windows) => {
+            LoggedIos::Each(entries) => self.files.add_entries(entries),
+            LoggedIos::Windows(windows) => {
                 windows.end(nanoseconds(at));
                 self.files.add_window(windows);
             }
@@ -135,13 +135,13 @@ impl JobLogs {
 }
 
 /// Names a thread's files.
-struct Place<'a> {
+struct LogNames<'a> {
     options: &'a LogOptions,
     job_name: &'a str,
     thread: u32,
 }
 
-impl Place<'_> {
+impl LogNames<'_> {
     /// Returns `PREFIX_KIND.N.log`, without the number if all jobs share the file.
     fn path(&self, prefix: &Path, kind: &str) -> PathBuf {
         let mut name = prefix.as_os_str().to_owned();
@@ -166,7 +166,7 @@ impl Place<'_> {
 
 /// The files of values over time.
 #[derive(Debug)]
-struct Files {
+struct LogFiles {
     bw: Option<LogFile>,
     iops: Option<LogFile>,
     /// slat, clat and lat.
@@ -185,11 +185,11 @@ struct Files {
     window: WindowValue,
 }
 
-impl Files {
-    fn open(place: &Place<'_>, epoch_ms: u64) -> Result<Files> {
+impl LogFiles {
+    fn open(place: &LogNames<'_>, epoch_ms: u64) -> Result<LogFiles> {
         let options = place.options;
         let lat = |kind| place.open_some(options.lat.as_ref(), kind);
-        Ok(Files {
+        Ok(LogFiles {
             bw: place.open_some(options.bw.as_ref(), "bw")?,
             iops: place.open_some(options.iops.as_ref(), "iops")?,
             lats: [lat("slat")?, lat("clat")?, lat("lat")?],
@@ -223,8 +223,8 @@ impl Files {
     }
 
     /// Adds a row for each I/O.
-    fn add_entries(&mut self, entries: &[Entry]) {
-        for Entry { at_ms, way, io } in entries {
+    fn add_entries(&mut self, entries: &[LoggedIo]) {
+        for LoggedIo { at_ms, way, io } in entries {
             let row = self.row(self.epoch_ms + u64::from(*at_ms), *way, Some(io));
             let kib_per_second = u128::from(io.bytes) * 1_000_000_000
                 / 1024
@@ -235,8 +235,8 @@ impl Files {
     }
 
     /// Returns the fields of a row besides its value, for an I/O or a window.
-    fn row(&self, at_ms: u64, way: Way, io: Option<&IoSample>) -> Row {
-        Row {
+    fn row(&self, at_ms: u64, way: Way, io: Option<&IoSample>) -> LogRow {
+        LogRow {
             at_ms,
             most: None,
             way,
@@ -249,17 +249,23 @@ impl Files {
 
     /// Adds a row to each file; `maxima_ns` is present if both values of a window are logged. A rate has only
     /// one value.
-    fn add(&mut self, row: Row, rates: [u64; 2], lats_ns: [u64; 3], maxima_ns: Option<[u64; 3]>) {
+    fn add(
+        &mut self,
+        row: LogRow,
+        rates: [u64; 2],
+        lats_ns: [u64; 3],
+        maxima_ns: Option<[u64; 3]>,
+    ) {
         // As in fio, only slat and clat have an issue time.
-        let without = Row { issued_ns: row.issued_ns.map(|_| 0), ..row };
+        let without = LogRow { issued_ns: row.issued_ns.map(|_| 0), ..row };
         for (file, rate) in [&mut self.bw, &mut self.iops].into_iter().zip(rates) {
             let Some(file) = file else { continue };
-            file.add(Row { most: maxima_ns.map(|_| rate), ..without }, rate);
+            file.add(LogRow { most: maxima_ns.map(|_| rate), ..without }, rate);
         }
         for (index, file) in self.lats.iter_mut().enumerate() {
             let Some(file) = file else { continue };
             let row = if index == LAT { without } else { row };
-            file.add(Row { most: maxima_ns.map(|ns| ns[index]), ..row }, lats_ns[index]);
+            file.add(LogRow { most: maxima_ns.map(|ns| ns[index]), ..row }, lats_ns[index]);
         }
     }
 }

@@ -185,7 +185,7 @@ fn a_shared_file_holds_the_rows_of_all() {
 #[test]
 fn a_prefix_without_a_name_is_the_jobs() {
     let options = LogOptions::default();
-    let place = Place { options: &options, job_name: "job", thread: 3 };
+    let place = LogNames { options: &options, job_name: "job", thread: 3 };
     assert_eq!(place.path(Path::new(""), "bw"), Path::new("job_bw.3.log"));
     assert_eq!(place.path(Path::new("/a/b.c"), "bw"), Path::new("/a/b.c_bw.3.log"));
 }
@@ -224,7 +224,7 @@ fn rows_stay_whole_beyond_what_the_buffer_holds() {
 
 #[test]
 fn an_entry_is_as_large_as_documented() {
-    assert_eq!(size_of::<Entry>(), 56);
+    assert_eq!(size_of::<LoggedIo>(), 56);
 }
 
 /// Runs the installed fio 3.33 for a second with all logs and returns its JSON; `None` without fio 3.33.

@@ -15,7 +15,7 @@ use super::others::{self, Other};
 use super::request::Request;
 use super::run::RunOptions;
 use super::table::{self, ValueKind};
-use super::written::{self, Place, Written, WrittenSection};
+use super::written::{self, TextPlace, Written, WrittenSection};
 use crate::failure::{Failure, Result};
 use crate::human::shell_word;
 
@@ -166,7 +166,11 @@ impl BenchArgs {
             if option.name == "name" {
                 let name = option.value.unwrap_or_default();
                 let name = (!name.eq_ignore_ascii_case("global")).then_some(name);
-                jobs.push(WrittenSection { name, place: Place::CommandLine, options: Vec::new() });
+                jobs.push(WrittenSection {
+                    name,
+                    place: TextPlace::CommandLine,
+                    options: Vec::new(),
+                });
             } else if let Some(job) = jobs.last_mut() {
                 job.options.push(option);
             } else {
@@ -178,7 +182,7 @@ impl BenchArgs {
             let options = std::mem::take(&mut defaults);
             jobs.push(WrittenSection {
                 name: Some(NAME.to_owned()),
-                place: Place::CommandLine,
+                place: TextPlace::CommandLine,
                 options,
             });
         }
@@ -337,7 +341,7 @@ fn given(name: &str, value: &str) -> Written {
     // clap's placeholder for a missing value is not shown.
     let is_optional = table::find(name).is_some_and(|spec| spec.kind == ValueKind::Optional);
     let value = (!(is_optional && value.is_empty())).then(|| value.to_owned());
-    Written { name: name.to_owned(), value, place: Place::CommandLine }
+    Written { name: name.to_owned(), value, place: TextPlace::CommandLine }
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::failure::{Failure, Result};
 
 /// Where an option is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum TextPlace {
     /// On the command line.
     CommandLine,
     /// In a job file.
@@ -24,21 +24,21 @@ pub enum Place {
     },
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for TextPlace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Place::CommandLine => f.write_str("command line"),
-            Place::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
+            TextPlace::CommandLine => f.write_str("command line"),
+            TextPlace::File { file, line, column } => write!(f, "{file}:{line}:{column}"),
         }
     }
 }
 
-impl Place {
+impl TextPlace {
     /// Returns a usage failure for this place.
     pub(crate) fn refuse(&self, why: impl fmt::Display) -> Failure {
         match self {
-            Place::CommandLine => Failure::usage(why),
-            Place::File { .. } => Failure::usage(format!("{self}: {why}")),
+            TextPlace::CommandLine => Failure::usage(why),
+            TextPlace::File { .. } => Failure::usage(format!("{self}: {why}")),
         }
     }
 }
@@ -51,7 +51,7 @@ pub struct Written {
     /// Its value, expanded; `None` if it has none.
     pub(crate) value: Option<String>,
     /// Where.
-    pub(crate) place: Place,
+    pub(crate) place: TextPlace,
 }
 
 /// A section of a job file, as it was written.
@@ -60,7 +60,7 @@ pub struct WrittenSection {
     /// Its name; `None` for defaults of the sections after it.
     pub(crate) name: Option<String>,
     /// Where it starts.
-    pub(crate) place: Place,
+    pub(crate) place: TextPlace,
     /// Its options in order.
     pub(crate) options: Vec<Written>,
 }
@@ -82,8 +82,8 @@ impl Written {
     pub(crate) fn set(&self, draft: &mut Draft) -> Result<()> {
         let (name, _) = self.listed();
         let shown = match self.place {
-            Place::CommandLine => format!("--{}", self.name),
-            Place::File { .. } => self.name.clone(),
+            TextPlace::CommandLine => format!("--{}", self.name),
+            TextPlace::File { .. } => self.name.clone(),
         };
         set(draft, &name, self.value.as_deref())
             .map_err(|why| self.place.refuse(format!("{shown}: {why}")))
@@ -178,7 +178,7 @@ fn job(name: &str, global: &[&Written], section: &WrittenSection) -> Result<Sect
         .try_for_each(|option| option.set(&mut draft))?;
     let job = draft.finish().map_err(|why| section.place.refuse(format!("job '{name}': {why}")))?;
     // As in fio, the name is listed if it was given as an option.
-    let is_option = section.place == Place::CommandLine;
+    let is_option = section.place == TextPlace::CommandLine;
     let named = (is_option && !section.options.iter().any(|option| option.name == "name"))
         .then(|| ("name".to_owned(), name.to_owned()));
     let given = named.into_iter().chain(section.options.iter().map(Written::listed)).collect();
@@ -237,13 +237,13 @@ mod tests {
             Some((name, value)) => (name, Some(value.to_owned())),
             None => (text, None),
         };
-        Written { name: name.to_owned(), value, place: Place::CommandLine }
+        Written { name: name.to_owned(), value, place: TextPlace::CommandLine }
     }
 
     fn section(name: Option<&str>, options: &[&str]) -> WrittenSection {
         WrittenSection {
             name: name.map(str::to_owned),
-            place: Place::CommandLine,
+            place: TextPlace::CommandLine,
             options: options.iter().map(|text| written(text)).collect(),
         }
     }

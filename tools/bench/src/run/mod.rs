@@ -52,7 +52,7 @@ use disks::Disks;
 use doubts::{Machine, Speed};
 use plan::Thread;
 use progress::Progress;
-use start::{Fleet, Place};
+use start::{Fleet, ThreadPlace};
 use supervisor::Recovery;
 use watch::Watch;
 
@@ -103,12 +103,12 @@ fn run_fleet(
     let recovery = Recovery::new(request.run.recover);
     let disks = Disks::of(fleet.on_disks(threads));
     let (progress, recovery) = (&progress, &recovery);
-    let run = Run { request, threads, fleet, progress, recovery, interrupt, disks };
+    let run = OpenRun { request, threads, fleet, progress, recovery, interrupt, disks };
     run.run(on_status)
 }
 
 /// A run with all devices open.
-struct Run<'a> {
+struct OpenRun<'a> {
     request: &'a Request,
     threads: &'a [Thread<'a>],
     fleet: &'a Fleet,
@@ -118,7 +118,7 @@ struct Run<'a> {
     disks: Disks,
 }
 
-impl Run<'_> {
+impl OpenRun<'_> {
     fn run(&self, on_status: OnStatus<'_>) -> Result<RunOutcome> {
         let (clock, speed) = (clock::Check::start(), Speed::measure());
         let ends = self.threads.iter().zip(self.progress).zip(&self.fleet.planned);
@@ -126,8 +126,11 @@ impl Run<'_> {
             .map(|((thread, progress), planned)| (thread, progress, planned.bytes_max))
             .collect();
         let mut watch = Watch::new(&self.request.run, watched);
-        let mut status =
-            Status { every: self.request.run.status_interval, last: Instant::now(), on_status };
+        let mut status = StatusReports {
+            every: self.request.run.status_interval,
+            last: Instant::now(),
+            on_status,
+        };
         let mut outcomes: Vec<Option<JobOutcome>> = self.threads.iter().map(|_| None).collect();
         let waves = self.threads.last().map_or(0, |thread| thread.wave + 1);
         for wave in 0..waves {
@@ -159,13 +162,13 @@ impl Run<'_> {
         wave: u32,
         watch: &mut Watch<'_>,
         outcomes: &mut [Option<JobOutcome>],
-        status: &mut Status<'_>,
+        status: &mut StatusReports<'_>,
     ) -> Result<()> {
         let of_wave: Vec<usize> =
             (0..self.threads.len()).filter(|index| self.threads[*index].wave == wave).collect();
         let mut ready = Vec::new();
         for (place, index) in of_wave.iter().enumerate() {
-            let place = Place { index: *index, core: place, core_count: of_wave.len() };
+            let place = ThreadPlace { index: *index, core: place, core_count: of_wave.len() };
             let thread = &self.threads[*index];
             let made = self.fleet.ready(
                 place,
@@ -198,7 +201,7 @@ impl Run<'_> {
         receiver: &Receiver<(usize, Ended<JobOutcome>)>,
         watch: &mut Watch<'_>,
         outcomes: &mut [Option<JobOutcome>],
-        status: &mut Status<'_>,
+        status: &mut StatusReports<'_>,
     ) -> Result<()> {
         let mut told = Ok(());
         loop {
@@ -326,13 +329,13 @@ fn unheeded(request: &Request) -> impl Iterator<Item = Warning> {
 }
 
 /// Schedules the reports of `status_interval`.
-struct Status<'a> {
+struct StatusReports<'a> {
     every: Option<Duration>,
     last: Instant,
     on_status: OnStatus<'a>,
 }
 
-impl Status<'_> {
+impl StatusReports<'_> {
     fn is_due(&mut self) -> bool {
         let is_due = self.every.is_some_and(|every| self.last.elapsed() >= every);
         if is_due {

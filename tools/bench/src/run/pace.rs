@@ -26,13 +26,13 @@ pub(crate) struct Pace {
 /// One way's rate and next due time.
 #[derive(Clone, Copy, Debug)]
 struct Rate {
-    unit: Unit,
+    unit: RateUnit,
     /// Fractional nanoseconds, so that rounding errors do not accumulate.
     due_ns: f64,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Unit {
+enum RateUnit {
     NsPerByte(f64),
     NsPerIo(f64),
 }
@@ -54,9 +54,9 @@ impl Pace {
     pub(crate) fn new(job: &JobOptions, seed: u64, start: Time) -> Pace {
         let rate = |way: Way| {
             let by_ios =
-                job.rates.rate_iops[way].map(|iops| Unit::NsPerIo(1e9 / iops.max(1) as f64));
+                job.rates.rate_iops[way].map(|iops| RateUnit::NsPerIo(1e9 / iops.max(1) as f64));
             let by_bytes =
-                job.rates.rate[way].map(|bytes| Unit::NsPerByte(1e9 / bytes.max(1) as f64));
+                job.rates.rate[way].map(|bytes| RateUnit::NsPerByte(1e9 / bytes.max(1) as f64));
             by_ios.or(by_bytes).map(|unit| Rate { unit, due_ns: start.as_ns() as f64 })
         };
         let think = (!job.time.thinktime.time.is_zero()).then_some(Think {
@@ -141,8 +141,8 @@ impl Pace {
     pub(crate) fn issued(&mut self, way: Way, bytes: u64, now: Time) {
         if let Some(rate) = &mut self.rates[way] {
             let gap = match rate.unit {
-                Unit::NsPerByte(ns) => ns * bytes as f64,
-                Unit::NsPerIo(ns) => ns,
+                RateUnit::NsPerByte(ns) => ns * bytes as f64,
+                RateUnit::NsPerIo(ns) => ns,
             };
             let gap = match self.process {
                 RateProcess::Linear => gap,

@@ -14,7 +14,7 @@ use crate::options::{BlockSizes, JobOptions, Section, targets};
 use crate::output::Warning;
 use crate::units::Size;
 use crate::way::Way;
-use crate::workload::{Region, unit_bytes};
+use crate::workload::{JobRegion, unit_bytes};
 
 /// Maximum bytes of an I/O; `iodepth` buffers of this size are allocated.
 const BLOCK_BYTES_MAX: u64 = 1 << 30;
@@ -118,7 +118,7 @@ impl Thread<'_> {
     ///
     /// # Errors
     /// The requested region does not fit; says what would.
-    pub(crate) fn region(&self, info: &DeviceInfo, file: usize) -> Result<Region> {
+    pub(crate) fn region(&self, info: &DeviceInfo, file: usize) -> Result<JobRegion> {
         let (job, lba) = (self.job(), u64::from(info.lba_bytes));
         let start = self.start(info);
         if !start.is_multiple_of(lba) {
@@ -147,19 +147,20 @@ impl Thread<'_> {
         if bytes < least || bytes == 0 {
             return Err(self.usage(format!("size={size} is less than one block of bs={least}")));
         }
-        Ok(Region { start, bytes })
+        Ok(JobRegion { start, bytes })
     }
 
     /// Returns the bytes after which it ends, from those its files have and its regions; `None` if only time or a
     /// full device ends it.
-    pub(crate) fn bytes_max(&self, there: u64, regions: &[Region]) -> Option<u64> {
+    pub(crate) fn bytes_max(&self, there: u64, regions: &[JobRegion]) -> Option<u64> {
         let job = self.job();
         if let Some(log) = job.replay.of_thread(self.number) {
             return Some(log.iter().filter_map(LogEntry::io).map(|(.., bytes)| bytes).sum());
         }
         // As in fio, no block crosses the end of a file.
         let unit = unit_bytes(job).unwrap_or(1).max(1);
-        let of_region = |region: &Region| self.holed(*region).unwrap_or(region.bytes / unit * unit);
+        let of_region =
+            |region: &JobRegion| self.holed(*region).unwrap_or(region.bytes / unit * unit);
         let whole = || regions.iter().map(of_region).sum();
         let pass = job.amount.io_size.map_or_else(whole, |size| size.of(there));
         let pass = (pass / unit * unit).max(unit) * job.rw.ios_per_block();
@@ -168,7 +169,7 @@ impl Thread<'_> {
 
     /// Returns the bytes of a pass that skips after each I/O, if it ends where no block fits any more; as in fio, a pass
     /// whose next place lies behind the region begins again, until it has moved as much as the region has.
-    fn holed(&self, region: Region) -> Option<u64> {
+    fn holed(&self, region: JobRegion) -> Option<u64> {
         let job = self.job();
         let skip = u64::try_from(job.rw.step).ok().filter(|skip| *skip > 0 && !job.rw.random)?;
         let way = match (job.rw.reads, job.rw.writes, job.rw.trims) {
@@ -190,7 +191,7 @@ impl Thread<'_> {
     pub(crate) fn queue_depth(
         &self,
         info: &DeviceInfo,
-        region: Region,
+        region: JobRegion,
     ) -> Result<(u32, Option<Warning>)> {
         self.check_blocks(info)?;
         let job = self.job();
@@ -400,8 +401,8 @@ fn commands_per_io(bytes: u64, is_aligned: bool, info: &DeviceInfo) -> u64 {
 ///
 /// # Errors
 /// A usage error that says how to separate them.
-pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Target, Region)]) -> Result<()> {
-    let mut by_place: BTreeMap<DataPlace, Vec<(&Thread<'_>, Region)>> = BTreeMap::new();
+pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Target, JobRegion)]) -> Result<()> {
+    let mut by_place: BTreeMap<DataPlace, Vec<(&Thread<'_>, JobRegion)>> = BTreeMap::new();
     for (thread, target, region) in threads.iter().filter(|(thread, ..)| thread.destroys()) {
         by_place.entry(DataPlace::of(target)).or_default().push((thread, *region));
     }
@@ -409,9 +410,9 @@ pub(crate) fn check_apart(threads: &[(&Thread<'_>, &Target, Region)]) -> Result<
 }
 
 /// Checks threads that write to the same data.
-fn check_users_apart(users: &[(&Thread<'_>, Region)]) -> Result<()> {
+fn check_users_apart(users: &[(&Thread<'_>, JobRegion)]) -> Result<()> {
     let checked =
-        |(_, (thread, _)): &(usize, &(&Thread<'_>, Region))| thread.job().verify.is_some();
+        |(_, (thread, _)): &(usize, &(&Thread<'_>, JobRegion))| thread.job().verify.is_some();
     for (index, (thread, region)) in users.iter().enumerate().filter(checked) {
         let clash = users.iter().enumerate().find(|(other, (neighbour, its_region))| {
             *other != index
@@ -566,7 +567,7 @@ mod tests {
         for (options, is_refused) in [("rw=randrw", true), ("rw=trim", true), ("rw=read", false)] {
             let section = section(job_of(options));
             let thread = &threads(std::slice::from_ref(&section))[0];
-            let region = Region { start: 0, bytes: 1 << 20 };
+            let region = JobRegion { start: 0, bytes: 1 << 20 };
             let said = thread.queue_depth(&protected, region).map_err(|why| why.to_string());
             assert_eq!(said.is_err_and(|why| why.contains("NSATTR")), is_refused, "{options}");
         }
@@ -574,7 +575,7 @@ mod tests {
         let shallow = DeviceInfo { queue_depth_max: 1, ..info() };
         let section = section(JobOptions { iodepth: 2, ..job() });
         let thread = &threads(std::slice::from_ref(&section))[0];
-        let region = Region { start: 0, bytes: 1 << 20 };
+        let region = JobRegion { start: 0, bytes: 1 << 20 };
         let said = thread.queue_depth(&shallow, region).expect_err("too deep").to_string();
         assert!(said.contains("iodepth=1 at most"), "{said}");
         let blocking = DeviceInfo { is_synchronous: true, ..shallow };
@@ -596,7 +597,7 @@ mod tests {
                 ..JobOptions::usual()
             });
             let threads = threads(std::slice::from_ref(&section));
-            let Region { start, bytes } = threads[1].region(&info(), 0).expect("there");
+            let JobRegion { start, bytes } = threads[1].region(&info(), 0).expect("there");
             (start, bytes)
         };
         let (share, bytes) = (Size::Percent, Size::Bytes);
@@ -612,7 +613,7 @@ mod tests {
         let moved = |options: &str, bytes| {
             let section = Section::of(options).expect(options);
             let threads = threads(std::slice::from_ref(&section));
-            threads[0].bytes_max(bytes, &[Region { start: 0, bytes }]).expect("an end") >> 10
+            threads[0].bytes_max(bytes, &[JobRegion { start: 0, bytes }]).expect("an end") >> 10
         };
         // As fio 3.33 moves: 85 MiB in 127.5 MiB, and all where the last hole ends the region.
         assert_eq!(moved("rw=read:512k bs=1m", 128 << 20), 87_040);

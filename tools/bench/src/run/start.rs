@@ -34,7 +34,7 @@ use crate::options::targets::{has_own_files, joined, targets};
 use crate::options::{JobOptions, RANDSEED, Request, Workload};
 use crate::outcome::JobOutcome;
 use crate::output::Warning;
-use crate::workload::{Region, Steps};
+use crate::workload::{JobRegion, Steps};
 
 /// How long a job spins before it yields its core: longer than a busy SSD takes.
 const YIELD_AFTER: Duration = Duration::from_millis(1);
@@ -72,7 +72,7 @@ pub(crate) struct Fleet {
 
 /// A thread's place among the others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Place {
+pub(crate) struct ThreadPlace {
     pub(crate) index: usize,
     /// Its index in its wave, which is its core if there are enough.
     pub(crate) core: usize,
@@ -83,7 +83,7 @@ pub(crate) struct Place {
 /// A thread's plan for its device.
 pub(crate) struct Planned {
     /// Its region of each of its files.
-    files: Vec<(Target, Region)>,
+    files: Vec<(Target, JobRegion)>,
     queue_depth: u32,
     /// A warning if its I/Os can exceed the queue.
     crowded: Option<Warning>,
@@ -230,7 +230,7 @@ impl Fleet {
     /// When one of them is not available, or the job contradicts its region.
     pub(crate) fn ready<'a>(
         &'a self,
-        place: Place,
+        place: ThreadPlace,
         thread: &'a Thread<'a>,
         progress: &'a Progress,
         awaited: Vec<&'a Progress>,
@@ -240,7 +240,7 @@ impl Fleet {
         let index = place.index;
         let planned = &self.planned[index];
         let job = thread.job();
-        let regions: Vec<Region> = planned.files.iter().map(|(_, region)| *region).collect();
+        let regions: Vec<JobRegion> = planned.files.iter().map(|(_, region)| *region).collect();
         let writer = writer_of(job);
         let earlier = earlier(thread, &writer, &self.state_folder, index as u32, &regions)?;
         let wrote = if earlier.is_some() { &*writer } else { job };
@@ -458,7 +458,7 @@ fn planned<'a>(
 ) -> Result<Planned> {
     let infos: Vec<&DeviceInfo> = its.iter().map(|target| device(target).info()).collect();
     let regions = (0..).zip(&infos).map(|(file, info)| thread.region(info, file));
-    let regions = regions.collect::<Result<Vec<Region>>>()?;
+    let regions = regions.collect::<Result<Vec<JobRegion>>>()?;
     for (file, info) in infos.iter().enumerate() {
         thread.check_replay(info, file, infos.len())?;
     }
@@ -611,7 +611,7 @@ fn earlier(
     writer: &JobOptions,
     folder: &Path,
     index: u32,
-    files: &[Region],
+    files: &[JobRegion],
 ) -> Result<Option<VerifyState>> {
     let wanted = thread.job().verify.as_ref().is_some_and(|verify| verify.state_load);
     let load = || VerifyState::load(folder, writer, index, files);
@@ -647,7 +647,7 @@ fn delay(job: &JobOptions, seed: u64) -> Duration {
 }
 
 /// Polled queues get a core each if there are enough; a software controller's thread needs one too.
-fn usual_core(targets: &[&Target], place: Place) -> Option<Vec<usize>> {
+fn usual_core(targets: &[&Target], place: ThreadPlace) -> Option<Vec<usize>> {
     let polls = |target: &&Target| matches!(target, Target::Vfio { .. } | Target::VfioUser { .. });
     let is_polled = targets.iter().any(polls);
     let cores = core_affinity::get_core_ids().unwrap_or_default();

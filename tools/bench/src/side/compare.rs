@@ -11,7 +11,7 @@ use adit_load::Estimate;
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::figures::{Entry, LatencyKind, Metric};
+use super::figures::{LatencyKind, Metric, ReportEntry};
 use super::file::Report;
 use super::summary::{self, Point};
 use super::table::{self, Table};
@@ -107,7 +107,7 @@ impl Verdict {
 
 /// One metric of both reports.
 #[derive(Debug)]
-struct Row {
+struct ChangeRow {
     job: String,
     target: String,
     way: Way,
@@ -124,7 +124,7 @@ struct Row {
 /// The metrics common to both reports, and those only one has.
 #[derive(Debug)]
 struct Changes {
-    rows: Vec<Row>,
+    rows: Vec<ChangeRow>,
     only_old: Vec<String>,
     only_new: Vec<String>,
     /// Ways whose latencies are of different kinds in the two reports.
@@ -134,8 +134,13 @@ struct Changes {
 
 impl Changes {
     /// Compares the entries of two reports, each read once for each of [`LatencyKind::ALL`].
-    fn between(old: &[Vec<Entry>; 2], new: &[Vec<Entry>; 2], threshold: f64) -> Changes {
-        let points = |of: &[Vec<Entry>; 2]| of.each_ref().map(|one| summary::points(one, None));
+    fn between(
+        old: &[Vec<ReportEntry>; 2],
+        new: &[Vec<ReportEntry>; 2],
+        threshold: f64,
+    ) -> Changes {
+        let points =
+            |of: &[Vec<ReportEntry>; 2]| of.each_ref().map(|one| summary::points(one, None));
         let (all_old, all_new) = (points(old), points(new));
         let (old_points, new_points) = (&all_old[0], &all_new[0]);
         let (old, new) = (&old[0], &new[0]);
@@ -166,7 +171,7 @@ impl Changes {
             let row = |metric: Metric| {
                 let kind = kind.filter(|_| metric.is_latency());
                 let (old, new) = &pairs[kind.map_or(0, |kind| kind as usize)];
-                Some(Row { kind, ..Row::of(old, new, metric, ios, threshold)? })
+                Some(ChangeRow { kind, ..ChangeRow::of(old, new, metric, ios, threshold)? })
             };
             rows.extend(Metric::ALL.into_iter().filter_map(row));
         }
@@ -219,7 +224,7 @@ impl Changes {
     }
 
     fn json(&self) -> Value {
-        let rows: Vec<Value> = self.rows.iter().map(Row::json).collect();
+        let rows: Vec<Value> = self.rows.iter().map(ChangeRow::json).collect();
         json!({
             "rows": rows,
             "only_in_old": self.only_old,
@@ -229,13 +234,13 @@ impl Changes {
     }
 }
 
-impl Row {
-    fn of(old: &Point, new: &Point, metric: Metric, ios: u64, threshold: f64) -> Option<Row> {
+impl ChangeRow {
+    fn of(old: &Point, new: &Point, metric: Metric, ios: u64, threshold: f64) -> Option<ChangeRow> {
         let (old_figure, new_figure) = (old.figure(metric)?, new.figure(metric)?);
         let samples = |of: &BTreeMap<u64, f64>| of.values().copied().collect::<Vec<f64>>();
         let ratio =
             Estimate::of_ratio(&samples(&old_figure.samples), &samples(&new_figure.samples))?;
-        Some(Row {
+        Some(ChangeRow {
             job: [new.job.clone(), new.sweep_text()].join(" ").trim_end().to_owned(),
             target: match old.target == new.target {
                 true => new.target.clone(),
@@ -333,7 +338,7 @@ fn label(point: &Point) -> String {
 }
 
 /// Returns the fewest I/Os of any round.
-fn least_ios(entries: &[Entry], point: &Point) -> u64 {
+fn least_ios(entries: &[ReportEntry], point: &Point) -> u64 {
     let same = entries.iter().filter(|entry| {
         (&entry.job, &entry.sweep, &entry.target) == (&point.job, &point.sweep, &point.target)
     });
@@ -359,7 +364,7 @@ mod tests {
         Changes::between(&entries(&report(old, 1.0)), &entries(&report(new, 1.0)), threshold)
     }
 
-    fn entries(report: &Value) -> [Vec<Entry>; 2] {
+    fn entries(report: &Value) -> [Vec<ReportEntry>; 2] {
         LatencyKind::ALL.map(|kind| figures::entries_of(report, Some(kind)).expect("entries"))
     }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::Bench;
 use super::ceiling::{self, Ceiling};
-use super::figures::{self, Entry};
+use super::figures::{self, ReportEntry};
 use super::schedule::{Slot, combinations, schedule};
 use super::summary::{self, Point, object, sweep_text};
 use crate::failure::{Failure, Result};
@@ -129,7 +129,7 @@ impl Comparison {
         }
     }
 
-    fn entries(&self) -> Result<Vec<Entry>> {
+    fn entries(&self) -> Result<Vec<ReportEntry>> {
         figures::entries(&self.report_json(Value::Null)).map_err(Failure::failed)
     }
 
@@ -157,7 +157,7 @@ impl Comparison {
                 self.interrupted = true;
                 return Ok(());
             }
-            let of_job = |entry: &&Entry| {
+            let of_job = |entry: &&ReportEntry| {
                 entry.job == ceiling.job && (name.is_empty() || entry.target == name)
             };
             // With a sweep, the job reached the best of its values.
@@ -166,7 +166,7 @@ impl Comparison {
             let sweeps: Vec<_> = best.map(|point| point.sweep.clone()).collect();
             let reached = sweeps.iter().filter_map(|sweep| {
                 let rounds = entries.iter().filter(of_job).filter(|entry| entry.sweep == *sweep);
-                adit_load::median(&rounds.map(Entry::iops).collect::<Vec<_>>())
+                adit_load::median(&rounds.map(ReportEntry::iops).collect::<Vec<_>>())
             });
             ceiling.reached_iops = reached.reduce(f64::max);
             self.ceilings.push(ceiling);

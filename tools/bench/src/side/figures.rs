@@ -126,7 +126,7 @@ pub(super) struct WayFigures {
 
 /// A job's figures: one entry of a report, or several of one name merged.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct ReportEntry {
     /// The job's name.
     pub(super) job: String,
     /// The target it ran on.
@@ -143,7 +143,7 @@ pub(super) struct Entry {
     pub(super) cpu_ns_per_io: Option<f64>,
 }
 
-impl Entry {
+impl ReportEntry {
     /// Reads an entry of a report's `jobs`; `shared` are its global options, `kind` restricts the latencies
     /// read.
     ///
@@ -153,7 +153,7 @@ impl Entry {
         entry: &Value,
         shared: &BTreeMap<String, String>,
         kind: Option<LatencyKind>,
-    ) -> Result<Entry, String> {
+    ) -> Result<ReportEntry, String> {
         let job = entry["jobname"].as_str().ok_or("has no `jobname`")?;
         if Way::ALL.iter().all(|way| !entry[way.name()].is_object()) {
             let hint =
@@ -166,7 +166,7 @@ impl Entry {
         let ways = PerWay(Way::ALL.map(|way| way_figures(entry, way, kind)));
         let ios = ways.0.iter().flatten().map(|way| way.ios).sum();
         let target = ours["target"].as_str().or(options.get("filename").map(String::as_str));
-        Ok(Entry {
+        Ok(ReportEntry {
             job: job.to_owned(),
             target: target.unwrap_or_default().to_owned(),
             sweep: strings(&ours["sweep"]).collect(),
@@ -204,7 +204,7 @@ impl Entry {
     }
 
     /// Merges a concurrent thread of the same job.
-    pub(super) fn merge(&mut self, other: Entry) {
+    pub(super) fn merge(&mut self, other: ReportEntry) {
         let (ours, theirs) = (self.ios() as f64, other.ios() as f64);
         self.cpu_ns_per_io = match (self.cpu_ns_per_io, other.cpu_ns_per_io) {
             (Some(a), Some(b)) if ours + theirs > 0.0 => {
@@ -274,7 +274,7 @@ impl WayFigures {
 ///
 /// # Errors
 /// A sentence about a malformed entry.
-pub(super) fn entries(report: &Value) -> Result<Vec<Entry>, String> {
+pub(super) fn entries(report: &Value) -> Result<Vec<ReportEntry>, String> {
     entries_of(report, None)
 }
 
@@ -282,14 +282,17 @@ pub(super) fn entries(report: &Value) -> Result<Vec<Entry>, String> {
 ///
 /// # Errors
 /// As [`entries`].
-pub(super) fn entries_of(report: &Value, kind: Option<LatencyKind>) -> Result<Vec<Entry>, String> {
+pub(super) fn entries_of(
+    report: &Value,
+    kind: Option<LatencyKind>,
+) -> Result<Vec<ReportEntry>, String> {
     let jobs = report["jobs"].as_array().ok_or("has no list `jobs`")?;
     let shared: BTreeMap<String, String> = strings(&report["global options"]).collect();
-    let mut entries: Vec<Entry> = Vec::new();
+    let mut entries: Vec<ReportEntry> = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
-        let entry = Entry::read(job, &shared, kind)
+        let entry = ReportEntry::read(job, &shared, kind)
             .map_err(|why| format!("entry {} of `jobs` {why}", index + 1))?;
-        let same = |other: &&mut Entry| {
+        let same = |other: &&mut ReportEntry| {
             (&other.job, &other.target, &other.sweep, other.round)
                 == (&entry.job, &entry.target, &entry.sweep, entry.round)
         };
@@ -430,7 +433,7 @@ mod tests {
         })
     }
 
-    fn only(report: &Value) -> Entry {
+    fn only(report: &Value) -> ReportEntry {
         let mut entries = entries(report).expect("entries");
         assert_eq!(entries.len(), 1);
         entries.remove(0)

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::figures::{self, Entry, LatencyKind};
+use super::figures::{self, LatencyKind, ReportEntry};
 use crate::failure::{Failure, Result};
 use crate::human::si;
 
@@ -20,7 +20,7 @@ pub(super) struct Report {
     /// Its own statement of when it was made.
     pub(super) time: String,
     /// Its jobs.
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<ReportEntry>,
     /// Remarks on the figures, in sentences: warnings, ceilings, why it ended early.
     pub(super) remarks: Vec<String>,
 }
@@ -39,7 +39,7 @@ impl Report {
     ///
     /// # Errors
     /// As [`Report::open`].
-    pub(super) fn by_kind(path: &Path) -> Result<[Vec<Entry>; 2]> {
+    pub(super) fn by_kind(path: &Path) -> Result<[Vec<ReportEntry>; 2]> {
         let (name, report) = read(path)?;
         Report::of(name.clone(), &report)?;
         let of = |kind| figures::entries_of(&report, Some(kind));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use adit_load::Estimate;
 use serde_json::{Map, Value, json};
 
-use super::figures::{Entry, Metric};
+use super::figures::{Metric, ReportEntry};
 use crate::way::Way;
 
 /// One way of a job on one target with one value per sweep, over all rounds.
@@ -87,7 +87,7 @@ pub(super) fn sweep_text(sweep: &[(String, String)]) -> String {
 
 /// Summarizes `entries` in the order of their first appearance; ratios compare with `first` if it is present,
 /// else with the first target.
-pub(super) fn points(entries: &[Entry], first: Option<&str>) -> Vec<Point> {
+pub(super) fn points(entries: &[ReportEntry], first: Option<&str>) -> Vec<Point> {
     let mut points: Vec<Point> = Vec::new();
     for entry in entries {
         for (way, _) in entry.done() {
@@ -106,12 +106,12 @@ pub(super) fn points(entries: &[Entry], first: Option<&str>) -> Vec<Point> {
 }
 
 impl Point {
-    fn of(like: &Entry, way: Way, entries: &[Entry]) -> Point {
+    fn of(like: &ReportEntry, way: Way, entries: &[ReportEntry]) -> Point {
         let same = entries.iter().filter(|entry| {
             (&entry.job, &entry.sweep, &entry.target) == (&like.job, &like.sweep, &like.target)
         });
         let figure = |metric: Metric| {
-            let sample = |entry: &Entry| Some((entry.round, entry.metric(way, metric)?));
+            let sample = |entry: &ReportEntry| Some((entry.round, entry.metric(way, metric)?));
             let samples: BTreeMap<u64, f64> = same.clone().filter_map(sample).collect();
             let values: Vec<f64> = samples.values().copied().collect();
             Some(Figure { metric, estimate: Estimate::of(&values)?, samples, ratio: None })
@@ -127,7 +127,7 @@ impl Point {
 }
 
 /// Sorts points into a fixed order, because rounds run in changing order.
-fn sort_by_job(points: &mut [Point], entries: &[Entry]) {
+fn sort_by_job(points: &mut [Point], entries: &[ReportEntry]) {
     let first_round = entries.iter().map(|entry| entry.round).min();
     let in_first = || entries.iter().filter(|entry| Some(entry.round) == first_round);
     let job_of = |point: &Point| in_first().position(|entry| entry.job == point.job);

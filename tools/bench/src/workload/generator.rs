@@ -10,7 +10,7 @@ use crate::way::{PerWay, Way};
 
 /// A byte range of the device that a job works on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Region {
+pub(crate) struct JobRegion {
     /// Byte offset on the device.
     pub(crate) start: u64,
     /// Length in bytes.

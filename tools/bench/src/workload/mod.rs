@@ -14,7 +14,7 @@ mod steps;
 pub(crate) mod tests;
 mod ways;
 
-pub(crate) use generator::{Region, Step};
+pub(crate) use generator::{JobRegion, Step};
 pub(crate) use plan::unit_bytes;
 pub(crate) use sizes::gcd;
 pub(crate) use steps::Steps;

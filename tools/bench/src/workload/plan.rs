@@ -2,7 +2,7 @@
 
 use adit_load::{Distribution, Draw, RandomMap, RandomOrder};
 
-use super::generator::{Generator, Region, Streams};
+use super::generator::{Generator, JobRegion, Streams};
 use super::latest::Latest;
 use super::places::{Blocks, Drawn, Left, Places};
 use super::sizes::{Sizes, gcd};
@@ -17,7 +17,7 @@ impl Generator {
     /// The job's options are impossible there; says what to do.
     pub(crate) fn new(
         job: &JobOptions,
-        region: Region,
+        region: JobRegion,
         lba_bytes: u32,
         seed: u64,
     ) -> Result<Generator, String> {
@@ -77,7 +77,7 @@ pub(crate) fn unit_bytes(job: &JobOptions) -> Result<u64, String> {
 /// Values derived from a job before its places are chosen.
 struct Plan<'a> {
     job: &'a JobOptions,
-    region: Region,
+    region: JobRegion,
     ways: Ways,
     used: Vec<Way>,
     sizes: PerWay<Sizes>,
@@ -88,7 +88,7 @@ struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    fn new(job: &'a JobOptions, region: Region, lba_bytes: u64) -> Result<Plan<'a>, String> {
+    fn new(job: &'a JobOptions, region: JobRegion, lba_bytes: u64) -> Result<Plan<'a>, String> {
         let ways = Ways::new(&job.rw, job.rwmixread)?;
         let used = ways.all();
         // An unused way may have invalid sizes.

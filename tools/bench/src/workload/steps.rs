@@ -5,7 +5,7 @@
 
 use adit_load::{Stream, below, mix};
 
-use super::generator::{Generator, Region, Step, WrittenSteps};
+use super::generator::{Generator, JobRegion, Step, WrittenSteps};
 use crate::options::{FileOrder, FileService, JobOptions};
 use crate::way::Way;
 
@@ -76,10 +76,10 @@ impl Steps {
     /// As [`Generator::new`].
     pub(crate) fn new(
         job: &JobOptions,
-        files: &[(Region, u32)],
+        files: &[(JobRegion, u32)],
         seed: u64,
     ) -> Result<Steps, String> {
-        let generator = |(file, (region, lba_bytes)): (u64, &(Region, u32))| {
+        let generator = |(file, (region, lba_bytes)): (u64, &(JobRegion, u32))| {
             let seed = if file == 0 { seed } else { mix(seed.wrapping_add(file)) };
             Generator::new(job, *region, *lba_bytes, seed)
         };
@@ -195,8 +195,10 @@ mod tests {
             files: FileOptions { file_service: service, ..job().files },
             ..job()
         };
-        let regions: Vec<_> =
-            blocks.iter().map(|count| (Region { start: 0, bytes: count * BLOCK }, LBA)).collect();
+        let regions: Vec<_> = blocks
+            .iter()
+            .map(|count| (JobRegion { start: 0, bytes: count * BLOCK }, LBA))
+            .collect();
         Steps::new(&job, &regions, 7).expect("steps")
     }
 

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 #[derive(Parser)]
-struct Line {
+struct ParsedLine {
     #[command(flatten)]
     args: BenchArgs,
 }
@@ -17,7 +17,7 @@ fn args(words: &[&str]) -> BenchArgs {
 }
 
 fn parsed(words: &[&str]) -> std::result::Result<BenchArgs, String> {
-    let line = Line::try_parse_from(["bench"].iter().chain(words));
+    let line = ParsedLine::try_parse_from(["bench"].iter().chain(words));
     line.map(|line| line.args).map_err(|error| error.to_string())
 }
 
@@ -56,8 +56,8 @@ impl Drop for File {
 
 #[test]
 fn the_command_is_well_formed() {
-    Line::command().debug_assert();
-    let mut command = Line::command();
+    ParsedLine::command().debug_assert();
+    let mut command = ParsedLine::command();
     let help = command.render_long_help().to_string();
     for heading in table::options().map(|spec| spec.heading).chain([RUN]) {
         assert!(help.contains(&format!("\n{heading}:\n")), "{heading}");

@@ -22,7 +22,7 @@ use std::path::{Path, PathBuf};
 pub use expand::Surroundings;
 pub(crate) use expand::keywords;
 
-use super::written::{Place, Written, WrittenSection};
+use super::written::{TextPlace, Written, WrittenSection};
 use crate::failure::{Failure, Result};
 
 /// Maximum depth of includes.
@@ -84,20 +84,20 @@ struct Parser<'a> {
 }
 
 /// A line and its place.
-struct Line<'a> {
+struct JobFileLine<'a> {
     text: &'a str,
     file: &'a str,
     number: usize,
 }
 
-impl Line<'_> {
+impl JobFileLine<'_> {
     /// Returns the place of a part of the line.
-    fn place(&self, part: &str) -> Place {
+    fn place(&self, part: &str) -> TextPlace {
         let before = (part.as_ptr() as usize)
             .saturating_sub(self.text.as_ptr() as usize)
             .min(self.text.len());
         let column = self.text.get(..before).map_or(0, |text| text.chars().count()) + 1;
-        Place::File { file: self.file.to_owned(), line: self.number, column }
+        TextPlace::File { file: self.file.to_owned(), line: self.number, column }
     }
 }
 
@@ -105,19 +105,19 @@ impl Parser<'_> {
     fn file(&mut self, bytes: &[u8], file: &str) -> Result<()> {
         let text = str::from_utf8(bytes).map_err(|why| {
             let line = 1 + bytes[..why.valid_up_to()].iter().filter(|byte| **byte == b'\n').count();
-            let place = Place::File { file: file.to_owned(), line, column: 1 };
+            let place = TextPlace::File { file: file.to_owned(), line, column: 1 };
             place.refuse("this is not text in UTF-8; is it a job file?")
         })?;
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         self.including.push(file.to_owned());
         for (number, text) in text.lines().enumerate() {
-            self.line(&Line { text, file, number: number + 1 })?;
+            self.line(&JobFileLine { text, file, number: number + 1 })?;
         }
         self.including.pop();
         Ok(())
     }
 
-    fn line(&mut self, line: &Line) -> Result<()> {
+    fn line(&mut self, line: &JobFileLine) -> Result<()> {
         let text = line.text.trim();
         if text.is_empty() || text.starts_with([';', '#']) {
             return Ok(());
@@ -139,7 +139,7 @@ impl Parser<'_> {
         }
     }
 
-    fn section(&mut self, line: &Line, rest: &str) -> Result<()> {
+    fn section(&mut self, line: &JobFileLine, rest: &str) -> Result<()> {
         let place = line.place(line.text.trim());
         if self.including.len() > 1 {
             return Err(place
@@ -163,7 +163,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn option(&mut self, line: &Line, text: &str) -> Result<()> {
+    fn option(&mut self, line: &JobFileLine, text: &str) -> Result<()> {
         let (name, value) = match text.split_once('=') {
             Some((name, value)) => (name.trim(), Some(value.trim())),
             None => (text, None),
@@ -186,7 +186,7 @@ impl Parser<'_> {
         Ok(())
     }
 
-    fn include(&mut self, line: &Line, file: &str) -> Result<()> {
+    fn include(&mut self, line: &JobFileLine, file: &str) -> Result<()> {
         let place = line.place(line.text.trim());
         if self.sections.is_empty() {
             return Err(place.refuse("options before the first section; write [global] above it"));

@@ -15,7 +15,7 @@ use super::super::others::{self, Treatment};
 use super::super::table;
 
 #[derive(Parser)]
-struct Line {
+struct ParsedLine {
     #[command(flatten)]
     args: BenchArgs,
 }
@@ -122,7 +122,7 @@ fn the_document_lists_what_is_implemented() {
 /// Returns the command line a job file is equivalent to, or why it is refused.
 fn said(file: &Path) -> String {
     let name = file.to_str().expect("UTF-8");
-    let line = Line::try_parse_from(["bench", name]).expect("a command line");
+    let line = ParsedLine::try_parse_from(["bench", name]).expect("a command line");
     let said = line.args.showcmd().unwrap_or_else(|why| format!("refused: {why}\n"));
     // Paths depend on the machine.
     let folder = file.parent().expect("a folder").to_str().expect("UTF-8");

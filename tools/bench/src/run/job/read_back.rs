@@ -12,7 +12,7 @@ use crate::data::Identity;
 use crate::data::state::VerifyState;
 use crate::errors::{EIO, ErrorKind};
 use crate::way::Way;
-use crate::workload::{Region, Step};
+use crate::workload::{JobRegion, Step};
 
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Returns whether written data is read back and checked.
@@ -152,7 +152,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if !wants || !self.options.rw.writes {
             return;
         }
-        let regions: Vec<Region> = self.set.files.iter().map(|file| file.region).collect();
+        let regions: Vec<JobRegion> = self.set.files.iter().map(|file| file.region).collect();
         let mut state = VerifyState::new(self.options, self.set.thread, &regions, self.set.seed);
         state.stamp = self.set.stamp;
         (state.pass, state.position) = (self.set.steps.pass(), self.set.steps.position());

@@ -14,14 +14,14 @@ use crate::options::Section;
 use crate::run::flow::Group;
 use crate::run::progress::Progress;
 use crate::run::supervisor::Recovery;
-use crate::workload::{Region, Steps};
+use crate::workload::{JobRegion, Steps};
 
 /// A file or device of a job.
 #[derive(Clone, Debug)]
 pub(crate) struct JobFile<'a> {
     pub(crate) device: &'a Device,
     /// The part of it that the job works on.
-    pub(crate) region: Region,
+    pub(crate) region: JobRegion,
     /// The domain of the buffers its queue can use.
     pub(crate) domain: usize,
 }

@@ -6,13 +6,13 @@ use std::path::PathBuf;
 use super::*;
 
 /// A temporary directory of one test.
-struct Place(PathBuf);
+struct TestFolder(PathBuf);
 
-impl Place {
-    fn new(name: &str) -> Place {
+impl TestFolder {
+    fn new(name: &str) -> TestFolder {
         let path = std::env::temp_dir().join(format!("adit-files-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).expect("a directory");
-        Place(path)
+        TestFolder(path)
     }
 
     fn file(&self, name: &str) -> String {
@@ -26,7 +26,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for TestFolder {
     fn drop(&mut self) {
         fs::remove_dir_all(&self.0).expect("what was created");
     }
@@ -34,7 +34,7 @@ impl Drop for Place {
 
 #[test]
 fn files_of_its_own_share_the_size_of_the_job() {
-    let place = Place::new("nrfiles");
+    let place = TestFolder::new("nrfiles");
     let (a, b, c) = ("w.0.0", "w.0.1", "w.0.2");
     let job = format!("name=w directory={} nrfiles=3 size=40k bs=4k rw=write", place.0.display());
     let written = run_one(&job);
@@ -49,7 +49,7 @@ fn files_of_its_own_share_the_size_of_the_job() {
 fn several_files_are_verified_over_every_path_and_in_every_order() {
     for path in ["psync", "mmap", "uring"] {
         for service in ["roundrobin", "roundrobin:7", "random", "sequential"] {
-            let place = Place::new(&format!("{path}-{service}"));
+            let place = TestFolder::new(&format!("{path}-{service}"));
             let (a, b) = (place.file("a"), place.file("b"));
             let options = format!(
                 "filename={path}:{a}:{path}:{b} size=512k bs=4k iodepth=8 verify=crc32c \
@@ -82,7 +82,7 @@ fn several_controllers_are_driven_by_one_job() {
         assert_eq!(job.target, format!("{one}:{two}"));
     }
     // Kernel path and driver in one job.
-    let place = Place::new("mixed");
+    let place = TestFolder::new("mixed");
     let file = place.file("x");
     let job = run_one(&format!(
         "filename=uring:{file}:{one} size=512k bs=4k iodepth=16 rw=randwrite verify=crc32c"
@@ -92,7 +92,7 @@ fn several_controllers_are_driven_by_one_job() {
 
 #[test]
 fn a_mismatch_names_the_file_that_it_is_in() {
-    let place = Place::new("mismatch");
+    let place = TestFolder::new("mismatch");
     let (a, b) = (place.file("a"), place.file("b"));
     let options = format!("filename=psync:{a}:psync:{b} size=64k bs=4k verify=crc32c");
     run_one(&format!("{options} rw=write"));
@@ -109,7 +109,7 @@ fn a_mismatch_names_the_file_that_it_is_in() {
 fn a_size_that_leaves_a_file_without_a_block_is_refused() {
     let said = refusal(&["filename=soft:mem=1M,seed=1:soft:mem=1M,seed=2 size=4k bs=4k"]);
     assert!(said.contains("less than one block"), "{said}");
-    let place = Place::new("twice");
+    let place = TestFolder::new("twice");
     let file = place.file("a");
     let said =
         refusal(&[&format!("filename=psync:{file}:psync:{file} size=64k rw=write verify=crc32c")]);
@@ -145,7 +145,7 @@ fn durable_writes_say_so_and_nothing_else_does() {
         assert_eq!(seen.iter().filter(|(writes, _)| *writes).count(), 16);
         assert!(seen.iter().all(|(writes, fua)| *fua == (*writes && is_durable)), "{sync}");
     }
-    let place = Place::new("durable");
+    let place = TestFolder::new("durable");
     for (path, sync) in [("psync", "dsync"), ("psync", "sync"), ("uring", "dsync"), ("mmap", "1")] {
         let file = place.file(path);
         run_one(&format!("filename={path}:{file} size=64k rw=write verify=crc32c sync={sync}"));
@@ -154,7 +154,7 @@ fn durable_writes_say_so_and_nothing_else_does() {
 
 #[test]
 fn the_controller_checks_the_tags_that_are_asked_for() {
-    let place = Place::new("protection");
+    let place = TestFolder::new("protection");
     let file = place.file("disk");
     let job = |options: &str| {
         let job = format!(
@@ -191,7 +191,7 @@ fn what_may_not_overlap_is_no_deeper_than_there_are_blocks() {
 fn each_file_is_as_long_as_asked_whatever_the_blocks() {
     for path in ["psync", "mmap", "io_uring"] {
         for (rw, direct) in [("write", 0), ("randread", 0), ("randrw", 1)] {
-            let place = Place::new(&format!("filesize-{path}-{rw}"));
+            let place = TestFolder::new(&format!("filesize-{path}-{rw}"));
             let folder = place.0.display();
             let job = run_one(&format!(
                 "name=l directory={folder} nrfiles=2 filesize=30k bs=4k rw={rw} ioengine={path} direct={direct}"

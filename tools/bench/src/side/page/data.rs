@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::super::figures::{Entry, WayFigures};
+use super::super::figures::{ReportEntry, WayFigures};
 use super::super::file::Report;
 use super::super::summary::{self, Point, sweep_text};
 use super::plot::COLOURS;
@@ -14,7 +14,7 @@ use crate::way::Way;
 #[derive(Debug)]
 pub(super) struct Data {
     /// All entries; their targets are names of paths.
-    pub(super) entries: Vec<Entry>,
+    pub(super) entries: Vec<ReportEntry>,
     /// Medians, and ratios to the first path.
     pub(super) points: Vec<Point>,
     /// The paths in order: targets, with their report if there are several.
@@ -58,7 +58,8 @@ impl Data {
                 }
             }
             points.extend(of_file);
-            let named = |entry: &Entry| Entry { target: path(&entry.target), ..entry.clone() };
+            let named =
+                |entry: &ReportEntry| ReportEntry { target: path(&entry.target), ..entry.clone() };
             entries.extend(report.entries.iter().map(named));
         }
         let mut paths: Vec<String> = Vec::new();
@@ -128,7 +129,7 @@ impl Data {
     }
 }
 
-fn is_of(entry: &Entry, point: &Point) -> bool {
+fn is_of(entry: &ReportEntry, point: &Point) -> bool {
     (&entry.job, &entry.sweep, &entry.target) == (&point.job, &point.sweep, &point.target)
 }
 

@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::figures::{Entry, LatencyKind};
+use super::figures::{LatencyKind, ReportEntry};
 use super::file::Report;
 use crate::failure::Result;
 use crate::output::Output;
@@ -66,7 +66,8 @@ fn alike(paths: &[PathBuf]) -> Result<Vec<Report>> {
     }
     let by_kind = paths.iter().map(|path| Report::by_kind(path)).collect::<Result<Vec<_>>>()?;
     let is_in_all = |kind: &LatencyKind| {
-        let mut ways = by_kind.iter().flat_map(|of| &of[*kind as usize]).flat_map(Entry::done);
+        let mut ways =
+            by_kind.iter().flat_map(|of| &of[*kind as usize]).flat_map(ReportEntry::done);
         ways.all(|(_, figures)| !figures.percentiles.is_empty())
     };
     if let Some(kind) = LatencyKind::ALL.into_iter().find(is_in_all) {

@@ -14,7 +14,7 @@ use adit_load::Distribution;
 use sample::{job, verify, workload};
 
 const LBA: u32 = 512;
-const REGION: Region = Region { start: 1 << 20, bytes: 64 << 10 };
+const REGION: JobRegion = JobRegion { start: 1 << 20, bytes: 64 << 10 };
 
 fn of(rw: &str) -> JobOptions {
     JobOptions { rw: workload(rw), verify: Some(verify(VerifyKind::Crc32c)), ..job() }
@@ -197,7 +197,7 @@ proptest! {
 
 /// Returns how many steps a pass of a random job over 1 GiB takes in a way, and their mean length in bytes.
 fn pass_of(job: &JobOptions, way: Way) -> (u64, f64) {
-    let region = Region { start: 0, bytes: 1 << 30 };
+    let region = JobRegion { start: 0, bytes: 1 << 30 };
     let mut generator = Generator::new(job, region, LBA, 7).expect("a plan");
     let bytes: Vec<u64> = steps(&mut generator)
         .iter()
@@ -284,7 +284,7 @@ fn passes_differ_in_order_unless_they_are_in_order() {
 fn the_mix_is_near_its_percentage() {
     for rw in ["rw", "randrw"] {
         let job = JobOptions { rwmixread: 70, bs: PerWay::all(BlockSizes::Fixed(512)), ..of(rw) };
-        let region = Region { start: 0, bytes: 512 * 100_000 };
+        let region = JobRegion { start: 0, bytes: 512 * 100_000 };
         let mut generator = Generator::new(&job, region, LBA, 1).expect("a plan");
         let reads = steps(&mut generator).iter().filter(|step| step.way == Way::Read).count();
         assert!((69_000..71_000).contains(&reads), "{reads}");
@@ -326,7 +326,7 @@ fn a_run_goes_on_sequentially_or_stays() {
     let mut job = of("randread");
     job.rw.step = 4;
     job.random.norandommap = true;
-    let region = Region { start: 0, bytes: 1 << 30 };
+    let region = JobRegion { start: 0, bytes: 1 << 30 };
     let mut generator = Generator::new(&job, region, LBA, 7).expect("a plan");
     let first: Vec<u64> =
         steps(&mut generator).iter().take(8).map(|step| step.offset / 4096).collect();
@@ -345,7 +345,7 @@ fn part_of_a_random_workload_is_sequential() {
         random: RandomOptions { percentage_random: PerWay::all(30), ..of("randread").random },
         ..of("randread")
     };
-    let region = Region { start: 0, bytes: 1 << 28 };
+    let region = JobRegion { start: 0, bytes: 1 << 28 };
     let mut generator = Generator::new(&job, region, LBA, 7).expect("a plan");
     // To the end of the pass, where most next blocks were used before.
     let all = steps(&mut generator);

@@ -148,6 +148,30 @@ struct Asked {
     is_plain: bool,
 }
 
+impl Issued {
+    /// Returns the counts before the first I/O of a job.
+    fn of(options: &JobOptions) -> Issued {
+        // As in fio, time_based jobs end by time only.
+        let ios_max = options.amount.number_ios.filter(|_| !options.time.time_based);
+        let passes = u64::from(options.amount.loops.max(1)) * options.rw.ios_per_block();
+        Issued { bytes: 0, ios: 0, ios_max: ios_max.map(|ios| ios.saturating_mul(passes)) }
+    }
+}
+
+impl Asked {
+    /// Returns what a job asks on a path that blocks, or does not.
+    fn of(set: &Setting<'_>, blocks: bool) -> Asked {
+        let disabled = set.section.job.reports.disable;
+        Asked {
+            blocks,
+            disabled: Disabled { slat: disabled.slat || blocks, ..disabled },
+            is_mixed_by_rates: is_mixed_by_rates(&set.section.job),
+            is_watched: is_watched(set),
+            is_plain: false,
+        }
+    }
+}
+
 /// How busy the thread is.
 #[derive(Default)]
 struct Load {
@@ -232,17 +256,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
                 backlog: Vec::with_capacity(backlog_max + depth),
                 backlog_max,
             },
-            issued: Issued {
-                bytes: 0,
-                ios: 0,
-                // As in fio, time_based jobs end by time only.
-                ios_max: options
-                    .amount
-                    .number_ios
-                    .filter(|_| !options.time.time_based)
-                    .map(|ios| ios.saturating_mul(u64::from(options.amount.loops.max(1))))
-                    .map(|ios| ios.saturating_mul(options.rw.ios_per_block())),
-            },
+            issued: Issued::of(options),
             flushes: Flushes {
                 writes_issued: 0,
                 flushed_at: 0,
@@ -251,16 +265,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             },
             is_full: false,
             is_draining: false,
-            asked: Asked {
-                blocks,
-                disabled: Disabled {
-                    slat: options.reports.disable.slat || blocks,
-                    ..options.reports.disable
-                },
-                is_mixed_by_rates: is_mixed_by_rates(options),
-                is_watched: is_watched(&set),
-                is_plain: false,
-            },
+            asked: Asked::of(&set, blocks),
             is_down: false,
             times: Times { is_ramping: !options.time.ramp_time.is_zero(), ..Times::default() },
             load: Load::default(),

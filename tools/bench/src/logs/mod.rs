@@ -175,14 +175,7 @@ struct LogFiles {
     wanted: bool,
     /// Added to times.
     epoch_ms: u64,
-    /// Whether rows have a column of offsets.
-    has_offset: bool,
-    /// Whether rows have a column of issue times.
-    has_issue: bool,
-    /// Whether priorities are hexadecimal.
-    shows_prio: bool,
-    /// The value logged for a window.
-    window: WindowValue,
+    options: LogOptions,
 }
 
 impl LogFiles {
@@ -195,10 +188,7 @@ impl LogFiles {
             lats: [lat("slat")?, lat("clat")?, lat("lat")?],
             wanted: options.bw.is_some() || options.iops.is_some() || options.lat.is_some(),
             epoch_ms,
-            has_offset: options.offset,
-            has_issue: options.issue_time,
-            shows_prio: options.prio,
-            window: options.window,
+            options: options.clone(),
         })
     }
 
@@ -214,7 +204,7 @@ impl LogFiles {
             let row = self.row(at_ms, way, None);
             let rates = [windows.kib_per_second(sums), windows.iops(sums)];
             let (means, maxima) = (sums.means_ns(), sums.maxima_ns());
-            match self.window {
+            match self.options.window {
                 WindowValue::Average => self.add(row, rates, means, None),
                 WindowValue::Maximum => self.add(row, rates, maxima, None),
                 WindowValue::Both => self.add(row, rates, means, Some(maxima)),
@@ -241,9 +231,9 @@ impl LogFiles {
             most: None,
             way,
             bytes: io.map_or(0, |io| io.bytes),
-            offset: self.has_offset.then(|| io.map_or(0, |io| io.offset)),
-            shows_prio: self.shows_prio,
-            issued_ns: self.has_issue.then(|| io.map_or(0, |io| io.issued_ns)),
+            offset: self.options.offset.then(|| io.map_or(0, |io| io.offset)),
+            shows_prio: self.options.prio,
+            issued_ns: self.options.issue_time.then(|| io.map_or(0, |io| io.issued_ns)),
         }
     }
 

@@ -44,12 +44,17 @@ pub(super) fn distribution(panel: &Panel<'_>) -> Option<Drawn> {
             legend.push((line.label.clone(), line.colour));
         }
     }
-    let x = Axis::new("latency", Scale::Log, values(&lines, false), &|ns| Metric::P99.show(ns));
+    let x = Axis::new("latency", Scale::Log, values(&lines, false), &|ns| tick(Metric::P99, ns));
     let y = "percent of I/Os that took no longer";
     let y = Axis::new(y, Scale::Nines, std::iter::empty(), &|share| short(share * 100.0));
     let plot = Plot { x, y, lines };
     (!legend.is_empty())
         .then(|| Drawn::new(panel.title.clone(), "Distribution of latencies", legend, plot))
+}
+
+/// Formats a round value for an axis: `200 us`, `1.5M`.
+fn tick(metric: Metric, value: f64) -> String {
+    metric.show(value).replacen(".0", "", 1)
 }
 
 /// Formats a number without trailing zeroes: `99.9`.
@@ -93,7 +98,7 @@ pub(super) fn over_time(panel: &Panel<'_>, metric: Metric) -> Option<Drawn> {
     }
     let legend = panel.lines.iter().map(|line| (line.label.clone(), line.colour)).collect();
     let x = Axis::new("seconds", Scale::Linear, values(&lines, false), &short);
-    let show = |value| metric.show(value);
+    let show = |value| tick(metric, value);
     let y = Axis::new(metric.name(), Scale::Linear, values(&lines, true), &show);
     let what = format!("{} over time", metric.name());
     Some(Drawn::new(panel.title.clone(), &what, legend, Plot { x, y, lines }))
@@ -140,7 +145,7 @@ pub(super) fn over_option(data: &Data, option: &str, way: Way, metric: Metric) -
     let x = Axis::new(option, Scale::Log, values(&lines, false), &|_| String::new());
     let x = x.with_ticks(ticks.into_iter().map(|value| (value as f64, label(value))));
     let scale = if metric.more_is_better() { Scale::Linear } else { Scale::Log };
-    let y = Axis::new(metric.name(), scale, values(&lines, true), &|value| metric.show(value));
+    let y = Axis::new(metric.name(), scale, values(&lines, true), &|value| tick(metric, value));
     let title = format!("{} over {option}: {}", metric.name(), way.name());
     Some(Drawn::new(title, "Medians", legend, Plot { x, y, lines }))
 }

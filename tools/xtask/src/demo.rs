@@ -6,9 +6,8 @@ use crate::process;
 use crate::workspace;
 use std::process::Command;
 
-/// Builds adit, runs `adit demo` and returns its exit code.
+/// Builds the demonstration alone, runs it and returns its exit code.
 pub(crate) fn run() -> Result<u8> {
     deps::ensure(&deps::TO_LINK)?;
-    let adit = workspace::build_demo()?;
-    process::exit_code(Command::new(adit).arg("demo"))
+    process::exit_code(&mut Command::new(workspace::build_demo()?))
 }

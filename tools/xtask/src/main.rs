@@ -69,7 +69,7 @@ enum Command {
     Python,
     /// Count the driver's instructions per I/O, and measure it against the minimum work of an initiator
     BenchDriver(bench_driver::BenchDriverArgs),
-    /// Build adit and run its demonstration on the software controller
+    /// Build and run the demonstration on the software controller
     Demo,
     /// Run `adit gpu` with the GPU's code on threads of this machine, which needs no GPU
     Gpu(gpu::GpuArgs),

@@ -60,9 +60,9 @@ pub(crate) fn build_test(package: &str, name: &str) -> Result<PathBuf> {
     build(name, &[&CHECKED[..], &["--package", package, "--test", name]].concat())
 }
 
-/// Builds `adit` for the demonstration, which needs no libraries of the system, and returns its path.
+/// Builds the demonstration, which needs no libraries of the system, and returns its path.
 pub(crate) fn build_demo() -> Result<PathBuf> {
-    build("adit", &["build", "--profile", "demo", "--package", "adit", "--no-default-features"])
+    build("adit-demo", &["build", "--profile", "demo", "--package", "adit-demo"])
 }
 
 /// Builds a program to measure and returns its path.

@@ -7,11 +7,10 @@
 use crate::deps;
 use crate::failure::{Context, Failure, Result};
 use crate::gpu;
+use crate::needs::Needs;
 use crate::process;
 use crate::progress::Progress;
 use crate::workspace;
-use serde_json::Value;
-use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -19,8 +18,6 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const BYTES_MAX: u64 = 40 << 20;
-/// Libraries of the GNU C library and of GCC's runtime, which every system with either has.
-const LIBRARIES: [&str; 4] = ["libc.so.6", "libm.so.6", "libgcc_s.so.1", "ld-linux-x86-64.so.2"];
 /// The GNU C library of Ubuntu 22.04, the oldest that machines with GPUs are expected to have.
 const GLIBC_MAX: (u32, u32) = (2, 35);
 /// Where the emulated driver lies in the folder, and where NVRTC lies among Python's packages.
@@ -115,9 +112,8 @@ fn bundle(directory: &Path, is_emulated: bool) -> Result<()> {
     let script = directory.join("run");
     fs::write(&script, RUN).context(script.display())?;
     fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).context(script.display())?;
-    let told = process::run_quietly(Command::new("objdump").arg("-p").arg(&adit))?;
-    let needs = Needs::of(&String::from_utf8_lossy(&told.stdout));
-    needs.check()?;
+    let needs = Needs::of(&adit)?;
+    needs.check(GLIBC_MAX)?;
     let mut files = vec![adit, script];
     if is_emulated {
         let libraries = gpu::build_libraries()?;
@@ -156,52 +152,6 @@ fn check_place(directory: &Path) -> Result<()> {
     }
 }
 
-/// What a program needs of the system.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Needs {
-    libraries: BTreeSet<String>,
-    /// The newest version of the GNU C library's symbols.
-    glibc: (u32, u32),
-}
-
-impl Needs {
-    /// Reads what `objdump -p` prints of a program.
-    fn of(told: &str) -> Needs {
-        let mut needs = Needs::default();
-        for line in told.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            if let ["NEEDED", library] = words[..] {
-                needs.libraries.insert(library.to_owned());
-            }
-            let version =
-                words.last().and_then(|word| word.strip_prefix("GLIBC_")?.split_once('.'));
-            let number = |text: &str| text.split('.').next()?.parse().ok();
-            if let Some((major, minor)) =
-                version.and_then(|(major, minor)| Some((number(major)?, number(minor)?)))
-            {
-                needs.glibc = needs.glibc.max((major, minor));
-            }
-        }
-        needs
-    }
-
-    /// Fails if a bare machine may lack any of it.
-    fn check(&self) -> Result<()> {
-        if let Some(other) = self.libraries.iter().find(|name| !LIBRARIES.contains(&name.as_str()))
-        {
-            return Err(Failure::new(format!("adit needs {other}, which bare machines lack")));
-        }
-        let ((major, minor), (most_major, most_minor)) = (self.glibc, GLIBC_MAX);
-        if self.glibc > GLIBC_MAX {
-            return Err(Failure::new(format!(
-                "adit needs glibc {major}.{minor}, and machines with GPUs may have {most_major}.{most_minor}: \
-                 build it on an older system"
-            )));
-        }
-        Ok(())
-    }
-}
-
 /// Runs the folder in a root file system that has a C library, Python and what apt needs; returns the exit code.
 fn rehearse(suite: &str, words: &[String]) -> Result<u8> {
     deps::ensure([&deps::DEBOOTSTRAP])?;
@@ -224,12 +174,7 @@ fn rehearse(suite: &str, words: &[String]) -> Result<u8> {
     run.args(["--mount", "--pid", "--fork", "--net", "--mount-proc", "--root"]).arg(&root);
     run.arg(format!("/{IN_ROOT}/run")).args(["--out", &report]).args(words);
     run.env_clear().env("PATH", "/usr/bin:/bin").env("HOME", "/");
-    let code = process::exit_code(&mut run)?;
-    let file = lab.join("report.json");
-    let text = fs::read_to_string(&file).context(file.display())?;
-    let report = serde_json::from_str(&text).context(file.display())?;
-    println!("{}: {}", file.display(), summary(&report));
-    Ok(code)
+    process::exit_code(&mut run)
 }
 
 /// Makes the root file system, once.
@@ -246,46 +191,9 @@ fn root_of(suite: &str, place: &Path) -> Result<PathBuf> {
     Ok(root)
 }
 
-/// Counts what became of the steps.
-fn summary(report: &Value) -> String {
-    let steps = report["steps"].as_array().map(Vec::as_slice).unwrap_or_default();
-    let count = |state: &str| steps.iter().filter(|step| step["state"] == state).count();
-    let states = ["done", "lacks", "failed", "late", "not begun"];
-    let counts = states.map(|state| format!("{} {state}", count(state)));
-    let whole = if report["is_complete"] == true { "complete" } else { "cut off" };
-    format!("{whole}; of {} steps {}", steps.len(), counts.join(", "))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
-
-    const TOLD: &str = "
-Dynamic Section:
-  NEEDED               libgcc_s.so.1
-  NEEDED               libc.so.6
-Version References:
-  required from libgcc_s.so.1:
-    0x0b792650 0x00 05 GCC_3.0
-  required from libc.so.6:
-    0x06969188 0x00 04 GLIBC_2.2.5
-    0x069691b4 0x00 03 GLIBC_2.34
-    0x09691a75 0x00 02 GLIBC_2.9
-";
-
-    #[test]
-    fn what_a_program_needs_is_read_and_checked() {
-        let needs = Needs::of(TOLD);
-        assert_eq!(needs.glibc, (2, 34));
-        assert_eq!(needs.libraries.len(), 2);
-        assert!(needs.check().is_ok());
-        let refused = |told: String| Needs::of(&told).check().expect_err("refused").to_string();
-        let newer = refused(TOLD.replace("GLIBC_2.9", "GLIBC_2.38"));
-        assert!(newer.contains("needs glibc 2.38") && newer.contains("2.35"), "{newer}");
-        let other = refused(TOLD.replace("libgcc_s.so.1\n", "libhwloc.so.15\n"));
-        assert!(other.contains("needs libhwloc.so.15"), "{other}");
-    }
 
     #[test]
     fn a_folder_with_other_files_is_refused_and_an_earlier_bundle_is_not() {
@@ -297,12 +205,5 @@ Version References:
         let refused = check_place(&folder).expect_err("not ours").to_string();
         fs::remove_dir_all(&folder).expect("removed");
         assert!(refused.contains("it holds letter; name a new folder"), "{refused}");
-    }
-
-    #[test]
-    fn steps_are_counted_by_what_became_of_them() {
-        let steps = json!([{ "state": "done" }, { "state": "lacks" }, { "state": "done" }]);
-        let told = summary(&json!({ "is_complete": true, "steps": steps }));
-        assert_eq!(told, "complete; of 3 steps 2 done, 1 lacks, 0 failed, 0 late, 0 not begun");
     }
 }

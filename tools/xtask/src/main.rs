@@ -1,13 +1,12 @@
 //! Adit's development commands, run as `cargo xtask …`.
 //!
-//! `vm` boots a throwaway guest with emulated NVMe controllers, `test` runs every check that CI runs, `nightly`
-//! those that take longer, `sim` searches simulated schedules for broken laws, `soak`
-//! runs servers for hours, `repeat` finds tests that fail
-//! by chance, `mutants` finds code that no test covers, `bench-driver` counts and measures the driver's path of
-//! an I/O, `python` tests the wheel, `demo` shows the driver on the software controller, `device` tests the GPU's code
-//! and `gpu` runs `adit gpu`, both without a GPU; `gpu-lab` builds what measures one, `compare` runs the store beside its
-//! peers, and `engines` runs inference engines on the store. Each installs what it needs and says so; none touches a real NVMe device.
-//! This crate knows nothing about the driver's internals: it only builds and runs the `adit` binary.
+//! `vm` boots a throwaway guest with emulated NVMe controllers, `test` runs every check that CI runs, `nightly` those that
+//! take longer, `sim` searches simulated schedules for broken laws, `soak` runs servers for hours, `tidy` checks the text,
+//! `bench-driver` counts and measures the driver's path of an I/O, `python` tests the wheel, `demo` shows the driver and
+//! the store on the software controller, `device` tests the GPU's code and `gpu` runs `adit gpu`, both without a GPU;
+//! `gpu-lab` builds what measures one, `compare` runs the store beside its peers, `engines` runs inference engines on the
+//! store, and `release` makes what a release consists of. Each installs what it needs and says so; none touches a real
+//! NVMe device. This crate knows nothing about the driver's internals: it only builds and runs programs.
 
 mod bench_driver;
 mod compare;
@@ -21,12 +20,12 @@ mod gpu_lab;
 mod guest;
 mod interrupt;
 mod matrix;
-mod mutants;
+mod needs;
 mod nightly;
 mod process;
 mod progress;
 mod python;
-mod repeat;
+mod release;
 mod sim;
 mod soak;
 mod tally;
@@ -57,10 +56,6 @@ enum Command {
     Sim(sim::SimArgs),
     /// Run servers under load for hours: killed each minute, on a disk that fills up, every byte checked
     Soak(soak::SoakArgs),
-    /// Run every test binary many times, alone and side by side, and list tests that did not always pass
-    Repeat(repeat::RepeatArgs),
-    /// Change critical code, and list the changes that no test notices
-    Mutants(mutants::MutantsArgs),
     /// Check the rules of the text, or print the figures of the house
     Tidy(tidy::TidyArgs),
     /// Test the GPU's code without a GPU: as C++ on threads, and as NVRTC compiles it
@@ -79,6 +74,8 @@ enum Command {
     Compare(compare::CompareArgs),
     /// Build real inference engines, and run them on the store
     Engines(engines::EnginesArgs),
+    /// Make and check what a release consists of: crates, wheel, program, checksums; publishes nothing
+    Release(release::ReleaseArgs),
 }
 
 fn main() -> ExitCode {
@@ -89,8 +86,6 @@ fn main() -> ExitCode {
         Command::Nightly(args) => nightly::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Soak(args) => soak::run(&args),
-        Command::Repeat(args) => repeat::run(&args),
-        Command::Mutants(args) => mutants::run(&args),
         Command::Tidy(args) => tidy::run(&args),
         Command::Device => device::run(),
         Command::Python => python::run(),
@@ -100,6 +95,7 @@ fn main() -> ExitCode {
         Command::GpuLab(args) => gpu_lab::run(&args),
         Command::Compare(args) => compare::run(&args),
         Command::Engines(args) => engines::run(&args),
+        Command::Release(args) => release::run(&args),
     });
     match result {
         Ok(code) => ExitCode::from(code),

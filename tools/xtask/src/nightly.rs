@@ -36,7 +36,7 @@ struct Step {
     command: fn() -> Result<Ready>,
 }
 
-const STEPS: [Step; 8] = [
+const STEPS: [Step; 7] = [
     Step {
         name: "miri",
         about: "undefined behaviour in the driver's slots, rings, memory and planner (under an interpreter)",
@@ -71,11 +71,6 @@ const STEPS: [Step; 8] = [
         name: "compare",
         about: "the comparison with other engines: its build and its tests",
         command: compare,
-    },
-    Step {
-        name: "publish",
-        about: "the library crates packaged and built as crates.io would hand them out; nothing is uploaded",
-        command: publish,
     },
 ];
 
@@ -215,13 +210,6 @@ fn compare() -> Result<Ready> {
     let mut command = workspace::cargo();
     command.args(["test", "--quiet", "--locked", "--manifest-path", workspace::COMPARE]);
     command.arg("--target-dir").arg(target("compare")?);
-    Ok(Ok(command))
-}
-
-/// Packages and builds every crate that may be published, each on those before it.
-fn publish() -> Result<Ready> {
-    let mut command = workspace::cargo();
-    command.args(["publish", "--workspace", "--dry-run", "--allow-dirty"]);
     Ok(Ok(command))
 }
 

@@ -11,10 +11,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, iter};
 
-/// Build the wheel. Pinned, so that a new release cannot break an old commit.
-const TOOLS: [&str; 2] = ["maturin==1.16.*", "ziglang==0.17.1"];
+/// Build the wheel, and `adit` for a release. Pinned, so that a new release cannot break an old commit.
+const TOOLS: [&str; 3] = ["maturin==1.16.*", "ziglang==0.17.1", "cargo-zigbuild==0.24.1"];
 /// The oldest systems that the wheel installs on: those with glibc 2.28, as the engines' own wheels.
 const PLATFORM: &str = "manylinux_2_28";
+/// The same for a program.
+pub(crate) const GLIBC: (u32, u32) = (2, 28);
 /// What the tests need.
 const PACKAGES: [&str; 3] = ["numpy", "pytest>=8", "mypy>=1.15"];
 
@@ -60,18 +62,38 @@ pub(crate) fn build(folder: &Path, profile: Profile) -> Result<PathBuf> {
     if profile == Profile::Release {
         command.arg("--release");
     }
-    // maturin asks the first interpreter of the path for zig.
+    with_zig(&mut command, folder, &tools)?;
+    process::run_quietly(command.current_dir(sources()))?;
+    let mut built = fs::read_dir(&wheels).context(wheels.display())?;
+    let wheel = built.next().ok_or_else(|| Failure::new("maturin made no wheel"))?;
+    Ok(wheel.context(wheels.display())?.path())
+}
+
+/// Builds `adit` for any system with the wheel's glibc, without libraries beyond it, and returns its path.
+pub(crate) fn build_adit(folder: &Path) -> Result<PathBuf> {
+    let tools = tools(&folder.join("tools"))?;
+    let _progress = Progress::start("building adit");
+    let triple = format!("{}-unknown-linux-gnu", env::consts::ARCH);
+    let mut command = Command::new(tools.join("cargo-zigbuild"));
+    command.args(["zigbuild", "--quiet", "--locked", "--release", "--package", "adit"]);
+    command.args(["--bin", "adit", "--no-default-features", "--target"]);
+    command.arg(format!("{triple}.{}.{}", GLIBC.0, GLIBC.1));
+    with_zig(&mut command, folder, &tools)?;
+    process::run_quietly(command.current_dir(workspace::root()))?;
+    Ok(workspace::target_directory()?.join(triple).join("release/adit"))
+}
+
+/// Makes a build find zig, and keep its files in a folder.
+fn with_zig(command: &mut Command, folder: &Path, tools: &Path) -> Result<()> {
+    // It asks the first interpreter of the path for zig.
     let path = env::var_os("PATH").unwrap_or_default();
-    let path = env::join_paths(iter::once(tools).chain(env::split_paths(&path)));
+    let path = env::join_paths(iter::once(tools.to_owned()).chain(env::split_paths(&path)));
     command.env("PATH", path.context("PATH")?);
     // Else both write below the user's home.
     command.env("CARGO_ZIGBUILD_CACHE_DIR", folder.join("zigbuild"));
     command.env("ZIG_GLOBAL_CACHE_DIR", folder.join("zig"));
     command.env("CARGO_TARGET_DIR", workspace::target_directory()?);
-    process::run_quietly(command.current_dir(sources()))?;
-    let mut built = fs::read_dir(&wheels).context(wheels.display())?;
-    let wheel = built.next().ok_or_else(|| Failure::new("maturin made no wheel"))?;
-    Ok(wheel.context(wheels.display())?.path())
+    Ok(())
 }
 
 /// Returns the folder of maturin and an interpreter that has zig, fetching them on first use.

@@ -1,9 +1,9 @@
 //! Builds the guest's only file system: busybox, kernel modules, copied programs, the command, and `init.sh`.
 
-use super::Controllers;
 use super::archive::Archive;
 use super::command::quote;
 use super::controller::{Address, Controller};
+use super::controllers::Controllers;
 use super::files::Copy;
 use super::modules::{Index, Modules};
 use super::packages::Kernel;

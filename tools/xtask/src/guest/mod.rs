@@ -8,6 +8,7 @@ mod archive;
 mod arguments;
 mod command;
 mod controller;
+mod controllers;
 mod counter;
 mod files;
 mod initramfs;
@@ -23,14 +24,13 @@ mod vmlinux;
 
 pub(crate) use arguments::GuestArgs;
 pub(crate) use command::quote;
-pub(crate) use qemu::DIED;
+pub(crate) use qemu::{DIED, Outcome, Waiting};
 
 use crate::deps;
 use crate::failure::{Failure, Result};
 use crate::gpu;
 use crate::workspace;
-use command::Devices;
-use controller::{Controller, Driver};
+use controllers::Controllers;
 use files::Copy;
 use initramfs::Contents;
 use packages::Kernel;
@@ -40,23 +40,6 @@ use scratch::Scratch;
 use std::io::Write;
 
 const WIPEFS: &str = "wipefs";
-
-/// The outcome of a guest.
-pub(crate) struct Outcome {
-    /// The command's exit code.
-    pub exit: u8,
-    /// DMA faults in the guest's kernel log, unless allowed.
-    pub faults: Vec<String>,
-}
-
-/// What the terminal shows while the guest runs.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Waiting {
-    /// That it boots; afterwards, the command's output.
-    UntilBooted,
-    /// Nothing; the caller shows progress.
-    Silently,
-}
 
 /// The interpreted arguments, before anything is built or booted.
 pub(crate) struct Plan {
@@ -174,31 +157,6 @@ pub(crate) fn run(
         outcome.faults.clear();
     }
     Ok(outcome)
-}
-
-/// The guest's controllers in command line order.
-pub(crate) struct Controllers {
-    vfio: Vec<Controller>,
-    kernel: Vec<Controller>,
-}
-
-impl Controllers {
-    fn parse(arguments: &GuestArgs) -> Result<Self> {
-        let parse = |texts: &[String], driver| {
-            let numbered = texts.iter().enumerate();
-            numbered
-                .map(|(index, text)| Controller::parse(text, driver, index))
-                .collect::<Result<Vec<_>>>()
-        };
-        Ok(Self {
-            vfio: parse(&arguments.nvme, Driver::Vfio)?,
-            kernel: parse(&arguments.kernel_nvme, Driver::Kernel)?,
-        })
-    }
-
-    fn count(&self) -> Devices {
-        Devices { vfio: self.vfio.len(), kernel: self.kernel.len() }
-    }
 }
 
 fn require_host() -> Result<()> {

@@ -4,13 +4,13 @@
 //! QEMU's standard output with the command's output and the guest's report.
 
 use super::arguments::{DEFAULT_IOMMU, GuestArgs};
+use super::controllers::Controllers;
 use super::counter;
 use super::monitor::{self, Monitor};
 use super::output::{Report, Splitter};
 use super::packages::Kernel;
 use super::rules::Rule;
 use super::scratch::Scratch;
-use super::{Controllers, Outcome, Waiting};
 use crate::failure::{Context, Failure, Result};
 use crate::interrupt;
 use crate::process::{self, tail};
@@ -32,6 +32,23 @@ const IMAGE: &str = "{image}";
 
 /// The beginning of the failure of a guest that hung at boot, or of a guest or QEMU that ended by itself.
 pub(crate) const DIED: &str = "the guest died";
+
+/// The outcome of a guest.
+pub(crate) struct Outcome {
+    /// The command's exit code.
+    pub exit: u8,
+    /// DMA faults in the guest's kernel log, unless allowed.
+    pub faults: Vec<String>,
+}
+
+/// What the terminal shows while the guest runs.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waiting {
+    /// That it boots; afterwards, the command's output.
+    UntilBooted,
+    /// Nothing; the caller shows progress.
+    Silently,
+}
 
 /// Time limit until a guest reaches its command: 30 times as long as on an idle machine. Emulated kernels
 /// occasionally hang at boot, waiting for an interrupt that another of their processors has lost.

@@ -3,8 +3,8 @@
 //! QEMU completes transfers that its IOMMU refused with success, so every case checks the guest's kernel log
 //! for refusals.
 
+use super::case::{Case, good, interrupted, refused, verified};
 use super::shapes::BY_SGL;
-use super::{Case, good, interrupted, refused, verified};
 
 /// A port from which a controller can be unplugged.
 const PORT: &str = "-device pcie-root-port,id=rp0,slot=1,chassis=1";

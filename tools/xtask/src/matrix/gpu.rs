@@ -1,7 +1,7 @@
 //! Guests that run a GPU's rings on QEMU's controllers through VFIO. The GPU is emulated, with warps as threads
 //! of the guest; queues, doorbell registers, IOMMU and controller are as usual.
 
-use super::{Case, good, usage};
+use super::case::{Case, good, usage};
 
 pub(super) const CASES: &[Case] = &[Case {
     name: "gpu-rings",

@@ -4,7 +4,7 @@
 //! Ctrl-C ends the guests of all lanes. A guest whose figures are reported runs alone. What guests do is up to
 //! [`Case`].
 
-use super::{Case, indent};
+use super::case::{Case, indent};
 use crate::failure::Result;
 use crate::guest;
 use crate::interrupt;
@@ -178,7 +178,7 @@ impl Board {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{cases, good};
+    use super::super::{case::good, cases};
     use super::*;
 
     const CASE: Case = Case { name: "sample", guest: &[], steps: &[good("true", &[])] };

@@ -1,10 +1,7 @@
-//! The guests in which the driver and `adit setup` are tested on real VFIO: controllers, commands, and expected
-//! output.
-//!
-//! Each case boots one guest and runs its steps in order. A step passes if its exit code is the expected one,
-//! its output has every expected fragment (ignoring case), and nothing panicked. A case passes if its steps do,
-//! every rule for QEMU's monitor was carried out, and the guest's IOMMU refused no access.
+//! The guests in which the driver and `adit setup` are tested on real VFIO. Each case boots one guest and runs its steps
+//! in order.
 
+mod case;
 mod faults;
 mod gpu;
 mod lanes;
@@ -13,67 +10,10 @@ mod setup;
 mod shapes;
 mod store;
 
+pub(crate) use case::Case;
 pub(crate) use lanes::run;
 
 use crate::failure::{Failure, Result};
-use crate::guest::{self, GuestArgs, Outcome, Waiting, quote};
-use crate::process::tail;
-
-/// One guest.
-pub(crate) struct Case {
-    name: &'static str,
-    /// Options of `cargo xtask vm`.
-    guest: &'static [&'static str],
-    steps: &'static [Step],
-}
-
-/// One shell text in the guest.
-struct Step {
-    shell: &'static str,
-    exit: u8,
-    says: &'static [&'static str],
-}
-
-/// Expects success.
-const fn good(shell: &'static str, says: &'static [&'static str]) -> Step {
-    Step { shell, exit: 0, says }
-}
-
-/// Expects a refusal: an unsuitable device or environment.
-const fn refused(shell: &'static str, says: &'static [&'static str]) -> Step {
-    Step { shell, exit: 1, says }
-}
-
-/// Expects an end by Ctrl-C, with everything else in order.
-const fn interrupted(shell: &'static str, says: &'static [&'static str]) -> Step {
-    Step { shell, exit: 130, says }
-}
-
-/// Expects a usage error.
-const fn usage(shell: &'static str, says: &'static [&'static str]) -> Step {
-    Step { shell, exit: 2, says }
-}
-
-/// Writes, reads back and verifies: 64 MiB of random 16 KiB transfers, 32 at a time.
-macro_rules! verified {
-    ($target:literal, $says:expr) => {
-        verified!($target, "--bs=16k --iodepth=32", $says)
-    };
-    ($target:literal, $shape:literal, $says:expr) => {
-        good(
-            concat!(
-                "adit bench --filename=",
-                $target,
-                " --rw=randrw ",
-                $shape,
-                " --size=64M --verify=crc32c"
-            ),
-            $says,
-        )
-    };
-}
-
-use verified;
 
 /// Returns all cases in order of their start: long ones first, so that none is left running alone at the end.
 fn cases() -> impl Iterator<Item = &'static Case> {
@@ -85,22 +25,6 @@ fn cases() -> impl Iterator<Item = &'static Case> {
         .chain(faults::CASES)
         .chain(shapes::CASES)
 }
-
-/// A guest that takes longer is stuck, however busy the machine is: the longest takes a minute on an idle one.
-const LIMIT_S: &str = "900";
-
-/// Maximum boots of a guest that dies each time. QEMU 7.2 occasionally aborts when its controller is reset with
-/// commands in flight (its own assertion `cq->cqid == req->sq->cqid`), sometimes twice in a row.
-const BOOTS_MAX: u32 = 4;
-
-/// Maximum lines shown of a failed step's output.
-const SHOWN_LINES: usize = 30;
-
-/// Prefix of output lines that are shown even on success, such as figures.
-const TOLD: &str = "TOLD ";
-
-/// Ends a step's output: the mark, then the exit code.
-const MARK: &str = "@@ exit code";
 
 /// Returns the cases whose name contains `only`.
 pub(crate) fn select(only: Option<&str>) -> Result<Vec<&'static Case>> {
@@ -116,158 +40,11 @@ pub(crate) fn select(only: Option<&str>) -> Result<Vec<&'static Case>> {
     Ok(chosen)
 }
 
-impl Case {
-    /// Returns the error, and the lines to show in any case. If the guest or QEMU dies silently, that says
-    /// nothing about the driver: `again` is called, and the guest is booted again, [`BOOTS_MAX`] times in
-    /// total.
-    fn run(&self, again: impl Fn(String)) -> (Option<String>, Vec<String>) {
-        let mut ended = self.run_once();
-        for _ in 1..BOOTS_MAX {
-            match &ended.0 {
-                Some(problem) if problem.starts_with(guest::DIED) => {
-                    again(format!("AGAIN {}: {}", self.name, indent(problem).trim_start()));
-                }
-                _ => break,
-            }
-            ended = self.run_once();
-        }
-        ended
-    }
-
-    fn run_once(&self) -> (Option<String>, Vec<String>) {
-        let mut output = Vec::new();
-        let outcome = self
-            .arguments()
-            .and_then(|arguments| guest::run(&arguments, Waiting::Silently, &mut output));
-        let output = String::from_utf8_lossy(&output);
-        let problem = match outcome {
-            Ok(outcome) => self.judge(&output, &outcome),
-            Err(failure) => {
-                Some(format!("{failure}\n--- output so far ---\n{}", tail(&output, SHOWN_LINES)))
-            }
-        };
-        (problem, told(&output))
-    }
-
-    fn arguments(&self) -> Result<GuestArgs> {
-        let script = self.script();
-        let limit = ["--timeout", LIMIT_S];
-        GuestArgs::parse(&[self.guest, &limit, &["--", "sh", "-c", &script]].concat())
-    }
-
-    /// Returns all steps as one shell text.
-    fn script(&self) -> String {
-        self.steps
-            .iter()
-            .map(|step| format!("(\n{}\n) 2>&1\nprintf '\\n{MARK} %d\\n' $?\n", step.shell))
-            .collect()
-    }
-
-    /// Returns how to repeat this case, and how to try one command in the same guest.
-    fn command_line(&self) -> String {
-        let show =
-            |word: &&str| if word.starts_with("--") { (*word).to_owned() } else { quote(word) };
-        let options: Vec<String> = self.guest.iter().map(show).collect();
-        format!(
-            "cargo xtask test --only {}, or cargo xtask vm {} -- …",
-            self.name,
-            options.join(" ")
-        )
-    }
-
-    /// Returns the output of every failed step, and the faults.
-    fn judge(&self, output: &str, outcome: &Outcome) -> Option<String> {
-        let mut problems = Vec::new();
-        let mut rest = output;
-        for step in self.steps {
-            let Some((said, code, after)) = split_step(rest) else {
-                problems.push(step.report("did not end", rest));
-                break;
-            };
-            problems.extend(step.judge(said, code).map(|problem| step.report(&problem, said)));
-            rest = after;
-        }
-        if !outcome.faults.is_empty() {
-            problems.push(format!(
-                "the IOMMU refused accesses of a device:\n{}",
-                outcome.faults.join("\n")
-            ));
-        }
-        (!problems.is_empty()).then(|| problems.join("\n"))
-    }
-}
-
-impl Step {
-    /// Returns what is wrong with this output and exit code.
-    fn judge(&self, said: &str, code: u8) -> Option<String> {
-        if said.contains("panicked at") {
-            return Some("panicked".to_owned());
-        }
-        if code != self.exit {
-            return Some(format!("exit code {code} instead of {}", self.exit));
-        }
-        let lower = said.to_lowercase();
-        let missing = self.says.iter().find(|fragment| !lower.contains(&fragment.to_lowercase()));
-        missing.map(|fragment| format!("does not say {fragment:?}"))
-    }
-
-    fn report(&self, problem: &str, said: &str) -> String {
-        format!("{}\n  {problem}; it said:\n{}", self.shell, indent(&tail(said, SHOWN_LINES)))
-    }
-}
-
-/// Returns the lines that are shown in any case.
-fn told(output: &str) -> Vec<String> {
-    output.lines().filter_map(|line| line.strip_prefix(TOLD)).map(str::to_owned).collect()
-}
-
-/// Splits off the first step's output and exit code.
-fn split_step(text: &str) -> Option<(&str, u8, &str)> {
-    let (said, after) = text.split_once(MARK)?;
-    let (code, rest) = after.split_once('\n')?;
-    Some((said, code.trim().parse().ok()?, rest))
-}
-
-fn indent(text: &str) -> String {
-    text.lines().map(|line| format!("  {line}")).collect::<Vec<_>>().join("\n")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::guest::Plan;
     use std::collections::BTreeSet;
-
-    const CASE: Case = Case {
-        name: "sample",
-        guest: &[],
-        steps: &[good("echo Yes", &["yes"]), refused("false", &["because"])],
-    };
-
-    fn judge(output: &str, faults: &[&str]) -> Option<String> {
-        let faults = faults.iter().map(|&fault| fault.to_owned()).collect();
-        CASE.judge(output, &Outcome { exit: 0, faults })
-    }
-
-    #[test]
-    fn a_case_passes_when_every_step_says_what_it_must() {
-        let good = "Yes\n\n@@ exit code 0\nbecause\n\n@@ exit code 1\n";
-        assert_eq!(judge(good, &[]), None);
-        assert!(judge(good, &["DMAR: fault"]).unwrap().contains("DMAR: fault"));
-    }
-
-    #[test]
-    fn a_wrong_code_a_missing_fragment_a_panic_and_a_step_without_end_fail() {
-        assert!(judge("yes\n@@ exit code 7\n", &[]).unwrap().contains("exit code 7 instead of 0"));
-        assert!(judge("no\n@@ exit code 0\n", &[]).unwrap().contains("does not say \"yes\""));
-        assert!(judge("yes panicked at x\n@@ exit code 0\n", &[]).unwrap().contains("panicked"));
-        assert!(judge("yes\n@@ exit code 0\nbeca", &[]).unwrap().contains("did not end"));
-    }
-
-    #[test]
-    fn figures_are_told_of_steps_that_pass() {
-        assert_eq!(told("one\nTOLD ratio 1.02\nnot TOLD\nTOLD two\n"), ["ratio 1.02", "two"]);
-    }
 
     #[test]
     fn names_are_unique_and_every_guest_can_be_planned() {

@@ -4,7 +4,7 @@
 //!
 //! Timings in a guest are ratios at best, so no case fails for being slow.
 
-use super::{Case, good, interrupted, refused, usage};
+use super::case::{Case, good, interrupted, refused, usage};
 
 /// Provides file systems and job files.
 macro_rules! guest {

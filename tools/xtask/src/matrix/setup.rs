@@ -4,7 +4,7 @@
 //! The guests have busybox's modprobe and no udev. Users come by `su`, so the limits that a login would take
 //! from limits.d are set by hand from that file.
 
-use super::{Case, good, interrupted, refused, usage, verified};
+use super::case::{Case, good, interrupted, refused, usage, verified};
 
 /// Provides arrays and file systems, and finds their signatures.
 macro_rules! guest {

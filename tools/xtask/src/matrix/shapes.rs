@@ -1,6 +1,6 @@
 //! Guests with many shapes of controllers and several kinds of IOMMUs, and refusals.
 
-use super::{Case, good, refused, usage, verified};
+use super::case::{Case, good, refused, usage, verified};
 
 /// Output of a run with SGLs: transfers of more than two pages without a PRP list.
 pub(super) const BY_SGL: &[&str] =

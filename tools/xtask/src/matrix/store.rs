@@ -1,7 +1,7 @@
 //! Guests that run the store on QEMU's controllers through VFIO: the tests of a shard that run on every path,
 //! `adit kv` with a killed fill, and KV tensors of which a part is on a drive of the kernel's.
 
-use super::{Case, good, refused, usage};
+use super::case::{Case, good, refused, usage};
 
 pub(super) const CASES: &[Case] = &[
     Case {

@@ -64,5 +64,5 @@ pub use rings::verify::{Check, Verdicts, Verifying};
 
 // Compiles the page's example.
 #[cfg(doctest)]
-#[doc = include_str!("../README.md")]
+#[doc = include_str!("../../docs/use/gpu.md")]
 struct Page;

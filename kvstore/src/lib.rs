@@ -79,8 +79,9 @@
 // Without the feature, items that are `pub` inside are unreachable from outside.
 #![cfg_attr(not(feature = "internals"), allow(unreachable_pub))]
 
-/// The snippets of the operators' page.
+/// The snippets of the README and of the operators' page.
 #[cfg(doctest)]
+#[doc = include_str!("../README.md")]
 #[doc = include_str!("../../docs/operate/kv.md")]
 struct Page;
 

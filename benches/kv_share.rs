@@ -19,9 +19,7 @@ use std::time::{Duration, Instant};
 use adit_driver::memory::AnyBuffer;
 use adit_driver::sys::{Backing, HostMemory};
 use adit_driver::{Buffer, Device, DeviceOptions, Target};
-use adit_kvshare::{
-    Client, ClientOptions, KvStore, Options, PendingAnswer, Pieces, Server, Span,
-};
+use adit_kvshare::{Client, ClientOptions, KvStore, Options, PendingAnswer, Pieces, Server, Span};
 use adit_kvstore::shard::Part;
 use adit_kvstore::{FormatStore, Key, OpenOptions, Store};
 use clap::{Parser, ValueEnum};

@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use adit_kvshare::wire::{Ask, Code, RequestEntry, Matter, Message, MemoryRun, VERSION};
+use adit_kvshare::wire::{Ask, Code, Matter, MemoryRun, Message, RequestEntry, VERSION};
 use adit_kvstore::Key;
 use adit_kvstore::shard::{Condition, Part};
 use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};

@@ -39,6 +39,13 @@ pub(crate) struct TidyArgs {
     json: bool,
 }
 
+impl TidyArgs {
+    /// Arguments to check the rules.
+    pub(crate) fn rules() -> TidyArgs {
+        TidyArgs { figures: false, json: false }
+    }
+}
+
 /// A part of the product, the limits that it keeps, and its modules from the lowest layer up where they have an order.
 struct Part {
     path: &'static str,
@@ -57,7 +64,7 @@ impl Part {
     }
 }
 
-const PARTS: [Part; 18] = [
+const PARTS: [Part; 21] = [
     Part::new("driver/spec/src/", 2900),
     Part::new("driver/shared/src/", 400),
     Part::new("driver/soft/src/", 6100),
@@ -81,15 +88,30 @@ const PARTS: [Part; 18] = [
         "paths",
         "serve",
     ]),
-    Part::new("kvstore/src/", 29400).with_layers(&[
-        "version", "error", "memory", "model", "space", "catalog", "policy", "io", "media",
-        "stream", "shard", "store", "tensors",
+    Part::new("kvstore/src/", 27500).with_layers(&[
+        "version",
+        "error",
+        "memory",
+        "model",
+        "space",
+        "catalog",
+        "policy",
+        "io",
+        "media",
+        "stream",
+        "shard",
+        "store",
+        "vocabulary",
+    ]),
+    Part::new("kvstore/tensors/src/", 2900).with_layers(&[
+        "error", "shape", "place", "plan", "stats", "overlap", "cached", "direct", "options",
+        "governor", "copy", "run",
     ]),
     Part::new("kvstore/shared/src/", 4800).with_layers(&[
-        "wire", "pieces", "ring", "mapping", "memory", "error", "socket", "server", "client",
+        "wire", "pieces", "ring", "mapping", "memory", "socket", "server", "client",
     ]),
-    Part::new("kvstore/python/src/", 4700),
-    Part::new("kvstore/python/wheel/", 3000),
+    Part::new("kvstore/python/src/", 4400),
+    Part::new("kvstore/python/wheel/", 2800),
     Part::new("gpu/src/", 8700).with_layers(&[
         "error",
         "options",
@@ -102,17 +124,19 @@ const PARTS: [Part; 18] = [
     ]),
     Part::new("gpu/device/", 1800),
     Part::new("gpu/emulated/", 2700),
-    Part::new("tools/common/src/", 540),
-    Part::new("tools/setup/src/", 5900),
-    Part::new("tools/bench/src/", 14900),
-    Part::new("tools/kv/src/", 5800),
+    Part::new("tools/common/src/", 550),
+    Part::new("tools/load/src/", 900),
+    Part::new("tools/demo/src/", 510),
+    Part::new("tools/setup/src/", 6300),
+    Part::new("tools/bench/src/", 13200),
+    Part::new("tools/kv/src/", 5900),
     Part::new("tools/gpu/src/", 4800),
-    Part::new("tools/src/", 1500),
-    Part::new("tools/xtask/src/", 7900),
+    Part::new("tools/src/", 1300),
+    Part::new("tools/xtask/src/", 7500),
 ];
 
 /// The most lines of code of all parts together.
-const TOTAL_LINES_MAX: usize = 125_000;
+const TOTAL_LINES_MAX: usize = 123_500;
 
 /// The most files that may import each other.
 const CIRCLE_FILES_MAX: usize = 3;
@@ -293,18 +317,8 @@ mod tests {
     use std::collections::BTreeSet;
     use std::sync::LazyLock;
 
-    /// Parts in which more files import each other, and how many do at most. Strike a part out when it is mended.
-    const CIRCLES: [(&str, usize); 6] = [
-        ("kvstore/src/", 26),
-        ("kvstore/shared/src/", 6),
-        ("kvstore/python/src/", 5),
-        ("tools/bench/src/", 8),
-        ("tools/kv/src/", 6),
-        ("tools/xtask/src/", 7),
-    ];
-
     /// Declarations of types whose name more than [`FILES_PER_NAME`] files declare. Lower it when they become fewer.
-    const REPEATED_NAMES: usize = 318;
+    const REPEATED_NAMES: usize = 210;
 
     static HOUSE: LazyLock<House> = LazyLock::new(|| House::read().expect("its files can be read"));
 
@@ -319,11 +333,7 @@ mod tests {
     #[test]
     fn circles_of_files_are_small() {
         for Figures { part, circles, .. } in &HOUSE.figures {
-            let listed = CIRCLES.iter().find(|(path, _)| *path == part.path);
-            let most = listed.map_or(CIRCLE_FILES_MAX, |(_, most)| *most);
-            let largest = circles.first().map_or(CIRCLE_FILES_MAX, Vec::len);
-            assert!(largest <= most, "{}: {circles:#?}", part.path);
-            assert!(largest == most, "{}: lower its figure to {largest}", part.path);
+            assert!(circles.is_empty(), "{}: {circles:#?}", part.path);
         }
     }
 

@@ -76,8 +76,7 @@ pub use protection::{Protection, ProtectionChecks};
 pub use queue_pair::{Command, CommandError, Completion, Errno, RejectReason, Rejected, Stats};
 pub use target::{KernelPath, KernelTarget, Target};
 
-/// Compiles and runs the examples of the crate's and the repository's README as tests.
+/// Compiles and runs the examples of the README as tests.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-#[doc = include_str!("../../README.md")]
 struct Readme;

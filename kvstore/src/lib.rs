@@ -82,6 +82,7 @@
 /// The snippets of the README and of the operators' page.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
+#[doc = include_str!("../../README.md")]
 #[doc = include_str!("../../docs/operate/kv.md")]
 struct Page;
 

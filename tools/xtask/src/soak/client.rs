@@ -6,16 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use ureq::Agent;
-
 use super::body::{Bodies, Random};
 use super::figures::Figures;
+use super::http::{Answer, Connection};
 use super::ledger::{Entry, Version};
 use super::server::{BLOCK_BYTES, LAYOUT, Lives};
 
-/// How long a server may take for an answer.
-const PATIENCE: Duration = Duration::from_secs(60);
-const ANSWER_BYTES_MAX: u64 = 8 << 20;
 /// The pace of a client.
 const BETWEEN: Duration = Duration::from_millis(10);
 /// Writes of a client of the ledger until it commits.
@@ -94,15 +90,12 @@ pub(super) struct Client<'a> {
     first_key: u64,
     entries: Vec<Entry>,
     random: Random,
-    agent: Agent,
-    url: String,
+    connection: Option<Connection>,
+    address: String,
     /// The lives of the server whose ends were noted.
     seen: usize,
     writes: u32,
 }
-
-/// An answer, or none.
-type Told = Option<u16>;
 
 impl<'a> Client<'a> {
     pub(super) fn new(
@@ -113,8 +106,6 @@ impl<'a> Client<'a> {
         seed: u64,
     ) -> Client<'a> {
         let entries = (0..role.keys()).map(|_| Entry::new(Instant::now())).collect();
-        let config =
-            Agent::config_builder().http_status_as_error(false).timeout_global(Some(PATIENCE));
         Client {
             shared,
             lives,
@@ -122,8 +113,8 @@ impl<'a> Client<'a> {
             first_key: number << 32,
             entries,
             random: Random::new(seed ^ number << 32),
-            agent: config.build().into(),
-            url: String::new(),
+            connection: None,
+            address: String::new(),
             seen: 0,
             writes: 0,
         }
@@ -135,6 +126,8 @@ impl<'a> Client<'a> {
         while !self.shared.stops.load(Ordering::Relaxed) {
             due = (due + BETWEEN).max(Instant::now());
             if self.role == Role::SecondModel && !self.shared.second_model.load(Ordering::Relaxed) {
+                // The server would close it meanwhile.
+                self.connection = None;
                 std::thread::sleep(BETWEEN);
             } else if self.meet()
                 && let Err(what) = self.step()
@@ -157,8 +150,10 @@ impl<'a> Client<'a> {
             self.entries.iter_mut().for_each(|entry| entry.ended(end));
             self.seen += 1;
         }
-        let Some((life, url)) = self.lives.current() else { return false };
-        self.url = url;
+        let Some((life, address)) = self.lives.current() else { return false };
+        if self.address != address {
+            (self.address, self.connection) = (address, None);
+        }
         // It ended just now: note that first.
         life == self.seen
     }
@@ -195,8 +190,17 @@ impl<'a> Client<'a> {
         Ok(())
     }
 
-    fn url(&self, key: usize) -> String {
-        format!("{}/objects/{:016x}", self.url, self.first_key + key as u64)
+    fn path(&self, key: usize) -> String {
+        format!("/objects/{:016x}", self.first_key + key as u64)
+    }
+
+    /// Sends a request and returns its answer, or `None` without a whole one.
+    fn ask(&mut self, method: &str, path: &str, headers: &str, body: &[u8]) -> Option<Answer> {
+        let open = || Connection::open(&self.address).ok();
+        let mut connection = self.connection.take().or_else(open)?;
+        let answer = connection.ask(method, path, headers, body).ok()?;
+        self.connection = answer.is_kept.then_some(connection);
+        Some(answer)
     }
 
     fn put(&mut self, key: usize) {
@@ -204,19 +208,18 @@ impl<'a> Client<'a> {
         let version = self.entries[key].begin_put();
         let body = self.shared.bodies.of(number, version, self.role.bytes(number));
         let begun = Instant::now();
-        let mut request = self.agent.put(self.url(key));
-        if self.role == Role::SecondModel {
-            request = request.header("X-Layout", LAYOUT);
-        }
-        let told = request.send(&body[..]).ok().map(|answer| answer.status().as_u16());
-        self.wrote(key, told == Some(201), |figures| figures.put(begun.elapsed()));
+        let layout = format!("X-Layout: {LAYOUT}\r\n");
+        let headers = if self.role == Role::SecondModel { &layout } else { "" };
+        let answer = self.ask("PUT", &self.path(key), headers, &body);
+        let is_done = answer.is_some_and(|answer| answer.status == 201);
+        self.wrote(key, is_done, |figures| figures.put(begun.elapsed()));
     }
 
     fn delete(&mut self, key: usize) {
         self.entries[key].begin_delete();
-        let told =
-            self.agent.delete(self.url(key)).call().ok().map(|answer| answer.status().as_u16());
-        self.wrote(key, matches!(told, Some(204 | 404)), |_| {});
+        let answer = self.ask("DELETE", &self.path(key), "", &[]);
+        let is_done = answer.is_some_and(|answer| matches!(answer.status, 204 | 404));
+        self.wrote(key, is_done, |_| {});
     }
 
     fn wrote(&mut self, key: usize, is_done: bool, count: impl FnOnce(&mut Figures)) {
@@ -236,8 +239,8 @@ impl<'a> Client<'a> {
 
     fn commit(&mut self) {
         let before = Instant::now();
-        let answer = self.agent.post(format!("{}/commit", self.url)).send_empty();
-        if answer.is_ok_and(|answer| answer.status().as_u16() == 204) {
+        let answer = self.ask("POST", "/commit", "", &[]);
+        if answer.is_some_and(|answer| answer.status == 204) {
             self.entries.iter_mut().for_each(|entry| entry.committed(before));
         }
     }
@@ -245,11 +248,11 @@ impl<'a> Client<'a> {
     /// Reads a key and checks it. Returns what was read, or `None` without an answer.
     fn get(&mut self, key: usize) -> Result<Option<Version>, String> {
         let begun = Instant::now();
-        let (told, body) = self.fetch(key);
+        let answer = self.ask("GET", &self.path(key), "", &[]);
         let mut figures = Figures::default();
-        let version = match told {
-            Some(200) => self.version(key, &body)?,
-            Some(404) => None,
+        let version = match answer {
+            Some(Answer { status: 200, body, .. }) => self.version(key, &body)?,
+            Some(Answer { status: 404, .. }) => None,
             _ => {
                 figures.refused += 1;
                 self.shared.add(figures);
@@ -268,18 +271,8 @@ impl<'a> Client<'a> {
         self.shared.add(figures);
         let may_miss = self.role != Role::Ledger;
         let checked = self.entries[key].read(Instant::now(), version, may_miss);
-        checked.map_err(|what| format!("{}: {what}", self.url(key)))?;
+        checked.map_err(|what| format!("{}: {what}", self.path(key)))?;
         Ok(Some(version))
-    }
-
-    fn fetch(&self, key: usize) -> (Told, Vec<u8>) {
-        let Ok(mut answer) = self.agent.get(self.url(key)).call() else {
-            return (None, Vec::new());
-        };
-        let body = answer.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-        let told = answer.status().as_u16();
-        // An answer cut off in the middle is none.
-        body.map_or((None, Vec::new()), |body| (Some(told), body))
     }
 
     fn version(&self, key: usize, body: &[u8]) -> Result<Version, String> {
@@ -290,6 +283,6 @@ impl<'a> Client<'a> {
             body.to_mut()[middle] ^= 1;
         }
         let version = self.shared.bodies.version(number, self.role.bytes(number), &body);
-        version.map_err(|what| format!("{}: {what}", self.url(key)))
+        version.map_err(|what| format!("{}: {what}", self.path(key)))
     }
 }

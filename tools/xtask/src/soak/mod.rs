@@ -14,7 +14,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `ledger`, `body` | what a key may hold, and contents that tell their key and version |
-//! | `client` | requests, and the checks |
+//! | `client`, `http` | requests, and the checks |
 //! | `server`, `disk` | what is killed, and where it keeps its data |
 //! | `figures`, `chart` | rows, and the picture |
 
@@ -23,6 +23,7 @@ mod chart;
 mod client;
 mod disk;
 mod figures;
+mod http;
 mod ledger;
 mod server;
 

@@ -20,16 +20,16 @@ pub(super) const BLOCK_BYTES: usize = 2 << 20;
 /// What clients know of a server.
 #[derive(Debug, Default)]
 pub(super) struct Lives {
-    state: Mutex<State>,
+    state: Mutex<Ends>,
     changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct Ends {
     /// How each life ended.
     ends: Vec<End>,
     /// The address of the life that goes on, if one does.
-    url: Option<String>,
+    address: Option<String>,
 }
 
 impl Lives {
@@ -43,23 +43,23 @@ impl Lives {
         let state = self.lock();
         let wait = self
             .changed
-            .wait_timeout_while(state, Duration::from_millis(100), |state| state.url.is_none());
+            .wait_timeout_while(state, Duration::from_millis(100), |state| state.address.is_none());
         let (state, _) = wait.unwrap_or_else(PoisonError::into_inner);
-        Some((state.ends.len(), state.url.clone()?))
+        Some((state.ends.len(), state.address.clone()?))
     }
 
-    fn begin(&self, url: String) {
-        self.lock().url = Some(url);
+    fn begin(&self, address: String) {
+        self.lock().address = Some(address);
         self.changed.notify_all();
     }
 
     fn end(&self, end: End) {
         let mut state = self.lock();
-        state.url = None;
+        state.address = None;
         state.ends.push(end);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, Ends> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -132,8 +132,9 @@ impl<'a> Server<'a> {
             lines.for_each(drop);
         });
         let line = receiver.recv_timeout(PATIENCE).ok().flatten().and_then(std::result::Result::ok);
-        let url = line.and_then(|line| line.strip_prefix("listening on ").map(str::to_owned));
-        url.ok_or_else(|| {
+        let address =
+            line.and_then(|line| line.strip_prefix("listening on http://").map(str::to_owned));
+        address.ok_or_else(|| {
             Failure::new(format!("the {} does not start; see {}", self.name, self.log.display()))
         })
     }

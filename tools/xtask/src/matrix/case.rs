@@ -12,57 +12,20 @@ use crate::process::tail;
 pub(crate) struct Case {
     pub(super) name: &'static str,
     /// Options of `cargo xtask vm`.
-    pub(super) guest: &'static [&'static str],
-    pub(super) steps: &'static [Step],
+    pub(super) guest: Vec<String>,
+    pub(super) steps: Vec<Step>,
 }
 
 /// One shell text in the guest.
 pub(super) struct Step {
-    shell: &'static str,
-    exit: u8,
-    says: &'static [&'static str],
+    pub(super) shell: String,
+    /// The exit code that it must have: 1 for a refusal, 2 for a usage error, 130 for an end by Ctrl-C.
+    pub(super) exit: u8,
+    pub(super) says: Vec<String>,
 }
 
-/// Expects success.
-pub(super) const fn good(shell: &'static str, says: &'static [&'static str]) -> Step {
-    Step { shell, exit: 0, says }
-}
-
-/// Expects a refusal: an unsuitable device or environment.
-pub(super) const fn refused(shell: &'static str, says: &'static [&'static str]) -> Step {
-    Step { shell, exit: 1, says }
-}
-
-/// Expects an end by Ctrl-C, with everything else in order.
-pub(super) const fn interrupted(shell: &'static str, says: &'static [&'static str]) -> Step {
-    Step { shell, exit: 130, says }
-}
-
-/// Expects a usage error.
-pub(super) const fn usage(shell: &'static str, says: &'static [&'static str]) -> Step {
-    Step { shell, exit: 2, says }
-}
-
-/// Writes, reads back and verifies: 64 MiB of random 16 KiB transfers, 32 at a time.
-macro_rules! verified {
-    ($target:literal, $says:expr) => {
-        verified!($target, "--bs=16k --iodepth=32", $says)
-    };
-    ($target:literal, $shape:literal, $says:expr) => {
-        good(
-            concat!(
-                "adit bench --filename=",
-                $target,
-                " --rw=randrw ",
-                $shape,
-                " --size=64M --verify=crc32c"
-            ),
-            $says,
-        )
-    };
-}
-
-pub(super) use verified;
+/// What steps call.
+const FUNCTIONS: &str = include_str!("cases/functions.sh");
 
 /// A guest that takes longer is stuck, however busy the machine is: the longest takes a minute on an idle one.
 const LIMIT_S: &str = "900";
@@ -115,35 +78,30 @@ impl Case {
 
     pub(super) fn arguments(&self) -> Result<GuestArgs> {
         let script = self.script();
-        let limit = ["--timeout", LIMIT_S];
-        GuestArgs::parse(&[self.guest, &limit, &["--", "sh", "-c", &script]].concat())
+        let more = ["--timeout", LIMIT_S, "--", "sh", "-c", &script];
+        let words: Vec<&str> = self.guest.iter().map(String::as_str).chain(more).collect();
+        GuestArgs::parse(&words)
     }
 
     /// Returns all steps as one shell text.
     fn script(&self) -> String {
-        self.steps
-            .iter()
-            .map(|step| format!("(\n{}\n) 2>&1\nprintf '\\n{MARK} %d\\n' $?\n", step.shell))
-            .collect()
+        let step =
+            |step: &Step| format!("(\n{}\n) 2>&1\nprintf '\\n{MARK} %d\\n' $?\n", step.shell);
+        FUNCTIONS.to_owned() + &self.steps.iter().map(step).collect::<String>()
     }
 
     /// Returns how to repeat this case, and how to try one command in the same guest.
     pub(super) fn command_line(&self) -> String {
-        let show =
-            |word: &&str| if word.starts_with("--") { (*word).to_owned() } else { quote(word) };
-        let options: Vec<String> = self.guest.iter().map(show).collect();
-        format!(
-            "cargo xtask test --only {}, or cargo xtask vm {} -- …",
-            self.name,
-            options.join(" ")
-        )
+        let options: Vec<String> = self.guest.iter().map(|option| quote(option)).collect();
+        let (name, options) = (self.name, options.join(" "));
+        format!("cargo xtask test --only {name}, or cargo xtask vm {options} -- …")
     }
 
     /// Returns the output of every failed step, and the faults.
     fn judge(&self, output: &str, outcome: &Outcome) -> Option<String> {
         let mut problems = Vec::new();
         let mut rest = output;
-        for step in self.steps {
+        for step in &self.steps {
             let Some((said, code, after)) = split_step(rest) else {
                 problems.push(step.report("did not end", rest));
                 break;
@@ -198,17 +156,13 @@ pub(super) fn indent(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::text::parse;
     use super::*;
-
-    const CASE: Case = Case {
-        name: "sample",
-        guest: &[],
-        steps: &[good("echo Yes", &["yes"]), refused("false", &["because"])],
-    };
 
     fn judge(output: &str, faults: &[&str]) -> Option<String> {
         let faults = faults.iter().map(|&fault| fault.to_owned()).collect();
-        CASE.judge(output, &Outcome { exit: 0, faults })
+        let text = "== sample\n$ echo Yes\n> yes\n1$ false\n> because\n";
+        parse(text)[0].judge(output, &Outcome { exit: 0, faults })
     }
 
     #[test]

@@ -178,24 +178,23 @@ impl Board {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{case::good, cases};
+    use super::super::{CASES, text::parse};
     use super::*;
-
-    const CASE: Case = Case { name: "sample", guest: &[], steps: &[good("true", &[])] };
 
     #[test]
     fn what_runs_alone_is_there() {
         for name in ALONE {
-            assert!(cases().any(|case| case.name == name), "no case is called {name}");
+            assert!(CASES.iter().any(|case| case.name == name), "no case is called {name}");
         }
     }
 
     #[test]
     fn a_guest_is_printed_whole_with_what_failed_and_how_to_repeat_it() {
+        let case = &parse("== sample\n$ true\n")[0];
         let told = ["ratio 1.02".to_owned()];
-        let good = report(&CASE, None, &told, Duration::from_millis(2500));
+        let good = report(case, None, &told, Duration::from_millis(2500));
         assert_eq!(good, "PASS sample (2.5 s)\n  ratio 1.02");
-        let bad = report(&CASE, Some("one\ntwo"), &[], Duration::ZERO);
+        let bad = report(case, Some("one\ntwo"), &[], Duration::ZERO);
         assert!(bad.starts_with("FAIL sample (0.0 s)\n  one\n  two\n  again: cargo xtask test"));
     }
 

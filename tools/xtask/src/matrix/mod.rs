@@ -2,36 +2,34 @@
 //! in order.
 
 mod case;
-mod faults;
-mod gpu;
 mod lanes;
-mod paths;
-mod setup;
-mod shapes;
-mod store;
+mod text;
 
 pub(crate) use case::Case;
 pub(crate) use lanes::run;
 
 use crate::failure::{Failure, Result};
+use std::sync::LazyLock;
 
-/// Returns all cases in order of their start: long ones first, so that none is left running alone at the end.
-fn cases() -> impl Iterator<Item = &'static Case> {
-    setup::CASES
-        .iter()
-        .chain(gpu::CASES)
-        .chain(store::CASES)
-        .chain(paths::CASES)
-        .chain(faults::CASES)
-        .chain(shapes::CASES)
-}
+/// All cases in order of their start: long ones first, so that none is left running alone at the end.
+static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
+    let texts = [
+        include_str!("cases/setup.cases"),
+        include_str!("cases/gpu.cases"),
+        include_str!("cases/store.cases"),
+        include_str!("cases/paths.cases"),
+        include_str!("cases/faults.cases"),
+        include_str!("cases/shapes.cases"),
+    ];
+    texts.into_iter().flat_map(text::parse).collect()
+});
 
 /// Returns the cases whose name contains `only`.
 pub(crate) fn select(only: Option<&str>) -> Result<Vec<&'static Case>> {
     let chosen: Vec<&Case> =
-        cases().filter(|case| only.is_none_or(|part| case.name.contains(part))).collect();
+        CASES.iter().filter(|case| only.is_none_or(|part| case.name.contains(part))).collect();
     if chosen.is_empty() {
-        let names: Vec<&str> = cases().map(|case| case.name).collect();
+        let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
         return Err(Failure::usage(format!(
             "no case has such a name; there are: {}",
             names.join(", ")
@@ -49,7 +47,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_every_guest_can_be_planned() {
         let mut names = BTreeSet::new();
-        for case in cases() {
+        for case in &*CASES {
             assert!(names.insert(case.name), "{} is there twice", case.name);
             let plan = case.arguments().and_then(|arguments| Plan::new(&arguments));
             assert!(plan.is_ok(), "{}: {:?}", case.name, plan.err());
@@ -58,7 +56,7 @@ mod tests {
 
     #[test]
     fn cases_are_selected_by_a_part_of_their_name() {
-        assert_eq!(select(None).unwrap().len(), cases().count());
+        assert_eq!(select(None).unwrap().len(), CASES.len());
         assert!(select(Some("mdts")).unwrap().len() >= 3);
         assert_eq!(select(Some("nothing like it")).err().map(|failure| failure.code()), Some(2));
     }

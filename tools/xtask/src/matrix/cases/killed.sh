@@ -12,7 +12,7 @@ watch="strace --seccomp-bpf -f -qqq -e signal=none"
 machine() {
 	basename "$(readlink /sys/bus/pci/devices/$device/driver)"
 	cat /sys/bus/pci/devices/$device/driver_override
-	ls {k0} 2>&1
+	ls $BLOCK_0 2>&1
 	find /var/lib/adit /run/udev /etc/security /etc/tmpfiles.d /etc/systemd ! -type d 2>/dev/null
 }
 

@@ -94,7 +94,7 @@ const PURE: &[&str] = &[
 
 /// The outcome of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Outcome {
+enum StepOutcome {
     Passed,
     Failed,
     LeftOut,
@@ -112,7 +112,7 @@ pub(crate) fn run(arguments: &NightlyArgs) -> Result<u8> {
         outcomes.push(run_step(step)?);
     }
     println!("{}; finished in {:.0} s", summary(&outcomes), begun.elapsed().as_secs_f64());
-    Ok(u8::from(outcomes.contains(&Outcome::Failed)))
+    Ok(u8::from(outcomes.contains(&StepOutcome::Failed)))
 }
 
 /// Returns the steps of these names in their usual order; all if there are no names.
@@ -125,13 +125,13 @@ fn select(only: &[String]) -> Result<Vec<&'static Step>> {
     Ok(STEPS.iter().filter(is_wanted).collect())
 }
 
-fn run_step(step: &Step) -> Result<Outcome> {
+fn run_step(step: &Step) -> Result<StepOutcome> {
     println!("== {}: {}", step.name, step.about);
     let begun = Instant::now();
     let outcome = match (step.command)()? {
         Err(lacks) => {
             println!("{lacks}");
-            Outcome::LeftOut
+            StepOutcome::LeftOut
         }
         Ok(mut command) => {
             let status = command.stdin(Stdio::null()).status();
@@ -140,25 +140,25 @@ fn run_step(step: &Step) -> Result<Outcome> {
                 Failure::new(format!("cannot run {program}: {why}"))
             })?;
             interrupt::check()?;
-            if status.success() { Outcome::Passed } else { Outcome::Failed }
+            if status.success() { StepOutcome::Passed } else { StepOutcome::Failed }
         }
     };
     println!("{} {} ({:.1} s)\n", verdict(outcome), step.name, begun.elapsed().as_secs_f64());
     Ok(outcome)
 }
 
-fn verdict(outcome: Outcome) -> &'static str {
+fn verdict(outcome: StepOutcome) -> &'static str {
     match outcome {
-        Outcome::Passed => "PASS",
-        Outcome::Failed => "FAIL",
-        Outcome::LeftOut => "LEFT OUT",
+        StepOutcome::Passed => "PASS",
+        StepOutcome::Failed => "FAIL",
+        StepOutcome::LeftOut => "LEFT OUT",
     }
 }
 
-fn summary(outcomes: &[Outcome]) -> String {
+fn summary(outcomes: &[StepOutcome]) -> String {
     let count = |kind| outcomes.iter().filter(|outcome| **outcome == kind).count();
     let [passed, failed, left_out] =
-        [Outcome::Passed, Outcome::Failed, Outcome::LeftOut].map(count);
+        [StepOutcome::Passed, StepOutcome::Failed, StepOutcome::LeftOut].map(count);
     let verdict = if failed == 0 { "ok" } else { "FAILED" };
     format!("nightly result: {verdict}. {passed} passed, {failed} failed, {left_out} left out")
 }
@@ -299,7 +299,7 @@ mod tests {
         let passes = step(|| Ok(Ok(Command::new("true"))));
         let fails = step(|| Ok(Ok(Command::new("false"))));
         let outcomes = [lacks, passes, fails].map(|step| run_step(&step).expect("it can be run"));
-        assert_eq!(outcomes, [Outcome::LeftOut, Outcome::Passed, Outcome::Failed]);
+        assert_eq!(outcomes, [StepOutcome::LeftOut, StepOutcome::Passed, StepOutcome::Failed]);
         assert!(summary(&outcomes).ends_with("FAILED. 1 passed, 1 failed, 1 left out"));
         assert!(summary(&outcomes[..2]).ends_with("ok. 1 passed, 0 failed, 1 left out"));
     }

@@ -37,12 +37,12 @@ impl Drop for Progress {
 }
 
 /// A line on the terminal that its owner updates, and clears before printing anything else.
-pub(crate) struct Line {
+pub(crate) struct StatusLine {
     is_terminal: bool,
     is_shown: bool,
 }
 
-impl Line {
+impl StatusLine {
     /// Creates an empty line.
     pub(crate) fn new() -> Self {
         Self { is_terminal: stderr().is_terminal(), is_shown: false }
@@ -67,7 +67,7 @@ impl Line {
 fn tick(what: &str, stopped: &std::sync::mpsc::Receiver<()>) {
     let begun = Instant::now();
     let mut wait = PATIENCE;
-    let mut line = Line::new();
+    let mut line = StatusLine::new();
     while stopped.recv_timeout(wait) == Err(RecvTimeoutError::Timeout) {
         line.show(&format!("{what} … {} s", begun.elapsed().as_secs()));
         wait = Duration::from_secs(1);

@@ -137,7 +137,7 @@ pub(super) const DEFAULT_IOMMU: &str = "intel-iommu,intremap=on,caching-mode=on,
 /// A guest's arguments as typed after `cargo xtask vm`.
 #[derive(clap::Parser)]
 #[command(no_binary_name = true)]
-struct Line {
+struct CommandLine {
     #[command(flatten)]
     guest: GuestArgs,
 }
@@ -145,7 +145,7 @@ struct Line {
 impl GuestArgs {
     /// Parses the words that follow `cargo xtask vm`.
     pub(crate) fn parse(words: &[&str]) -> Result<Self> {
-        Line::try_parse_from(words)
+        CommandLine::try_parse_from(words)
             .map(|line| line.guest)
             .map_err(|error| Failure::usage(error.to_string()))
     }

@@ -24,7 +24,7 @@ mod vmlinux;
 
 pub(crate) use arguments::GuestArgs;
 pub(crate) use command::quote;
-pub(crate) use qemu::{DIED, Outcome, Waiting};
+pub(crate) use qemu::{DIED, GuestOutcome, Waiting};
 
 use crate::deps;
 use crate::failure::{Failure, Result};
@@ -123,12 +123,12 @@ fn emulated_gpu() -> Result<Vec<Program>> {
 /// Boots the guest, runs the command, and passes its output to `sink` as it arrives.
 ///
 /// # Errors
-/// When the guest cannot be built or booted, dies, or takes too long. A failing command is an [`Outcome`].
+/// When the guest cannot be built or booted, dies, or takes too long. A failing command is an [`GuestOutcome`].
 pub(crate) fn run(
     arguments: &GuestArgs,
     waiting: Waiting,
     sink: &mut dyn Write,
-) -> Result<Outcome> {
+) -> Result<GuestOutcome> {
     let plan = complete_plan(arguments)?;
     let cache = workspace::target_directory()?.join("vm");
     let kernel = match &arguments.kernel {

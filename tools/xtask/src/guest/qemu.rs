@@ -34,7 +34,7 @@ const IMAGE: &str = "{image}";
 pub(crate) const DIED: &str = "the guest died";
 
 /// The outcome of a guest.
-pub(crate) struct Outcome {
+pub(crate) struct GuestOutcome {
     /// The command's exit code.
     pub exit: u8,
     /// DMA faults in the guest's kernel log, unless allowed.
@@ -159,7 +159,7 @@ pub(crate) fn run(
     watch: &Watch,
     scratch: &Scratch,
     sink: &mut dyn Write,
-) -> Result<Outcome> {
+) -> Result<GuestOutcome> {
     let mut qemu = Qemu::start(arguments, watch, scratch)?;
     let mut splitter = Splitter::new(watch.marker);
     let watched = qemu.watch(watch, &mut splitter, sink).and_then(|()| {
@@ -177,9 +177,9 @@ pub(crate) fn run(
     }
 }
 
-fn finish(report: Option<Report>, scratch: &Scratch) -> Result<Outcome> {
+fn finish(report: Option<Report>, scratch: &Scratch) -> Result<GuestOutcome> {
     match report {
-        Some(Report { result: Ok(exit), faults }) => Ok(Outcome { exit, faults }),
+        Some(Report { result: Ok(exit), faults }) => Ok(GuestOutcome { exit, faults }),
         Some(Report { result: Err(why), .. }) => {
             Err(Failure::new(format!("the guest could not be set up: {why}{}", evidence(scratch))))
         }

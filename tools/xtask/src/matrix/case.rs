@@ -5,7 +5,7 @@
 //! no access.
 
 use crate::failure::Result;
-use crate::guest::{self, GuestArgs, Outcome, Waiting, quote};
+use crate::guest::{self, GuestArgs, GuestOutcome, Waiting, quote};
 use crate::process::tail;
 
 /// One guest.
@@ -98,7 +98,7 @@ impl Case {
     }
 
     /// Returns the output of every failed step, and the faults.
-    fn judge(&self, output: &str, outcome: &Outcome) -> Option<String> {
+    fn judge(&self, output: &str, outcome: &GuestOutcome) -> Option<String> {
         let mut problems = Vec::new();
         let mut rest = output;
         for step in &self.steps {
@@ -162,7 +162,7 @@ mod tests {
     fn judge(output: &str, faults: &[&str]) -> Option<String> {
         let faults = faults.iter().map(|&fault| fault.to_owned()).collect();
         let text = "== sample\n$ echo Yes\n> yes\n1$ false\n> because\n";
-        parse(text)[0].judge(output, &Outcome { exit: 0, faults })
+        parse(text)[0].judge(output, &GuestOutcome { exit: 0, faults })
     }
 
     #[test]

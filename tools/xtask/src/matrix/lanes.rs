@@ -8,7 +8,7 @@ use super::case::{Case, indent};
 use crate::failure::Result;
 use crate::guest;
 use crate::interrupt;
-use crate::progress::Line;
+use crate::progress::StatusLine;
 use crate::tally::Tally;
 use std::fs;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
@@ -112,12 +112,12 @@ struct Board {
     tally: Tally,
     total: usize,
     running: Vec<(&'static str, Instant)>,
-    line: Line,
+    line: StatusLine,
 }
 
 impl Board {
     fn new(total: usize) -> Self {
-        Self { tally: Tally::default(), total, running: Vec::new(), line: Line::new() }
+        Self { tally: Tally::default(), total, running: Vec::new(), line: StatusLine::new() }
     }
 
     /// Runs `cases` in `lanes` lanes to their end.

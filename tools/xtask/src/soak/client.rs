@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use super::body::{Bodies, Random};
 use super::figures::Figures;
 use super::http::{Answer, Connection};
-use super::ledger::{Entry, Version};
+use super::ledger::{History, Version};
 use super::server::{BLOCK_BYTES, LAYOUT, Lives};
 
 /// The pace of a client.
@@ -88,7 +88,7 @@ pub(super) struct Client<'a> {
     lives: &'a Lives,
     role: Role,
     first_key: u64,
-    entries: Vec<Entry>,
+    entries: Vec<History>,
     random: Random,
     connection: Option<Connection>,
     address: String,
@@ -105,7 +105,7 @@ impl<'a> Client<'a> {
         number: u64,
         seed: u64,
     ) -> Client<'a> {
-        let entries = (0..role.keys()).map(|_| Entry::new(Instant::now())).collect();
+        let entries = (0..role.keys()).map(|_| History::new(Instant::now())).collect();
         Client {
             shared,
             lives,

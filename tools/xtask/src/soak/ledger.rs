@@ -21,7 +21,7 @@ struct Write {
 
 /// The writes of a key that may be read, oldest first; at least one.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct History {
     writes: Vec<Write>,
     /// The oldest write that may be read while the server lives.
     floor: usize,
@@ -47,11 +47,11 @@ impl End {
     }
 }
 
-impl Entry {
+impl History {
     /// A key that was never written.
-    pub(super) fn new(now: Instant) -> Entry {
+    pub(super) fn new(now: Instant) -> History {
         let absent = Write { version: None, acknowledged: Some(now), is_committed: true };
-        Entry { writes: vec![absent], floor: 0, next_version: 1, is_open: false }
+        History { writes: vec![absent], floor: 0, next_version: 1, is_open: false }
     }
 
     /// Begins a put and returns its version.
@@ -138,7 +138,7 @@ mod tests {
 
     const KILLED: fn(Instant) -> End = |at| End { at, is_clean: false, is_durable: false };
 
-    fn put(entry: &mut Entry, at: Instant) {
+    fn put(entry: &mut History, at: Instant) {
         entry.begin_put();
         entry.acknowledged(at);
     }
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_live_server_has_the_last_version_and_no_other() {
         let start = Instant::now();
-        let mut entry = Entry::new(start);
+        let mut entry = History::new(start);
         assert!(entry.read(start, None, false).is_ok());
         put(&mut entry, start);
         put(&mut entry, start);
@@ -169,7 +169,7 @@ mod tests {
     fn a_killed_server_loses_the_last_second_at_most() {
         let start = Instant::now();
         let at = |ms: u64| start + Duration::from_millis(ms);
-        let mut entry = Entry::new(start);
+        let mut entry = History::new(start);
         put(&mut entry, at(0));
         put(&mut entry, at(1000));
         put(&mut entry, at(2500));
@@ -190,9 +190,9 @@ mod tests {
     #[test]
     fn what_is_committed_or_durable_or_closed_is_there() {
         let start = Instant::now();
-        let mut entry = Entry::new(start);
+        let mut entry = History::new(start);
         put(&mut entry, start);
-        let is_kept = |mut entry: Entry, end: End| {
+        let is_kept = |mut entry: History, end: End| {
             entry.ended(end);
             entry.read(start, None, false).is_err()
         };
@@ -206,7 +206,7 @@ mod tests {
     #[test]
     fn a_write_without_an_answer_may_have_happened() {
         let start = Instant::now();
-        let mut entry = Entry::new(start);
+        let mut entry = History::new(start);
         put(&mut entry, start);
         entry.begin_put();
         entry.ended(End { is_durable: true, ..KILLED(start) });
@@ -218,7 +218,7 @@ mod tests {
     #[test]
     fn what_no_server_brings_back_is_forgotten() {
         let start = Instant::now();
-        let mut entry = Entry::new(start);
+        let mut entry = History::new(start);
         (0..100).for_each(|second| put(&mut entry, start + Duration::from_secs(second * 2)));
         assert!(entry.writes.len() <= 2, "{:?}", entry.writes);
     }

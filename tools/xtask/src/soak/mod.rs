@@ -41,7 +41,7 @@ use self::server::{Lives, Server};
 use crate::deps;
 use crate::failure::{Context, Failure, Result};
 use crate::interrupt;
-use crate::progress::Line;
+use crate::progress::StatusLine;
 use crate::workspace;
 
 const EXAMPLES: &str = "\
@@ -169,7 +169,7 @@ struct Soak<'a> {
     kills: u32,
     stops: u32,
     silent_rows: u32,
-    line: Line,
+    line: StatusLine,
 }
 
 impl<'a> Soak<'a> {
@@ -193,7 +193,7 @@ impl<'a> Soak<'a> {
             kills: 0,
             stops: 0,
             silent_rows: 0,
-            line: Line::new(),
+            line: StatusLine::new(),
         }
     }
 

@@ -18,7 +18,9 @@ const PLATFORM: &str = "manylinux_2_28";
 /// The same for a program.
 pub(crate) const GLIBC: (u32, u32) = (2, 28);
 /// What the tests need.
-const PACKAGES: [&str; 3] = ["numpy", "pytest>=8", "mypy>=1.15"];
+const PACKAGES: [&str; 4] = ["numpy", "pytest>=8", "pytest-xdist>=3.6", "mypy>=1.15"];
+/// How many processes run the tests: they mostly wait for drives, other processes and deadlines.
+const PROCESSES: &str = "2";
 
 /// Builds and tests the wheel; returns the exit code.
 pub(crate) fn run() -> Result<u8> {
@@ -28,7 +30,7 @@ pub(crate) fn run() -> Result<u8> {
     let python = install(&folder.join("fresh"), &wheel)?;
     let mut tests = Command::new(python);
     // Nothing is written into the repository.
-    tests.args(["-B", "-m", "pytest", "--quiet", "-p", "no:cacheprovider"]);
+    tests.args(["-B", "-m", "pytest", "--quiet", "-p", "no:cacheprovider", "-n", PROCESSES]);
     // Some of them connect to a store that it serves.
     tests.env("ADIT", workspace::build_tested()?);
     process::exit_code(tests.current_dir(sources()))

@@ -115,7 +115,7 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
     let all = [&targets[..], &args.new].concat();
     store::check_distinct(&all)?;
     let devices = store::open_devices(&args.new, args.size)?;
-    store::guard(&args.new, &devices, args.force)?;
+    adit_guard::check_format(&args.new, &devices, args.force)?;
     let change =
         Change::Add { targets: args.new.clone(), devices, file_bytes: None, overwrite: args.force };
     let changed = changed(targets, change)?;

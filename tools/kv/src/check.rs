@@ -4,12 +4,12 @@ use adit_kvstore::survey::{Fault, ShardSurvey};
 use clap::Args;
 use serde_json::{Value, json};
 
-use super::meter::Meter;
 use super::store_arg::StoreArgs;
 use super::survey::{IN_USE, Picture, naming_read_only};
 use crate::failure::{Failure, Result};
 use crate::human::{self, plural};
 use crate::output;
+use adit_tools_common::meter::Meter;
 
 const EXAMPLES: &str = "\
 Examples:

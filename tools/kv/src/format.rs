@@ -87,7 +87,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<()> {
         format.check_files()?;
     }
     let devices = store::open_devices(targets, args.size)?;
-    store::guard(targets, &devices, args.force)?;
+    adit_guard::check_format(targets, &devices, args.force)?;
     let format = FormatStore { devices: devices.clone(), ..format };
     let formatted = Store::format(&format)?;
     let bytes: u64 = devices.iter().map(|device| device.info().bytes).sum();

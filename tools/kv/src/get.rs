@@ -16,13 +16,13 @@ use clap::Args;
 use serde_json::json;
 
 use super::key::{self, hex};
-use super::meter::Meter;
-use super::session::{Session, one};
 use super::store_arg::StoreArg;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::whole_file::WholeFile;
+use adit_tools_common::meter::Meter;
+use adit_tools_common::session::{Session, one};
 
 const EXAMPLES: &str = "\
 Examples:

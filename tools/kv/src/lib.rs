@@ -2,7 +2,7 @@
 //!
 //! | module | noun |
 //! |---|---|
-//! | `store`, `session` | a store's devices, and the store itself, opened for one command |
+//! | `store` | a store's devices |
 //! | `store_arg` | the store argument, and the one place that opens it |
 //! | `each` | an action on each of several objects |
 //! | `key` | keys on the command line |
@@ -12,9 +12,8 @@
 //! | `metrics` | a server's metrics, parsed |
 //! | `survey` | the media's contents, read without opening the store |
 //! | `bench` | the store under load |
-//! | `meter` | progress |
 //!
-//! Commands access an existing store through `session`, or read its media through `survey`. A command uses the
+//! Commands access an existing store through a [`Session`](adit_tools_common::session::Session), or read its media through `survey`. A command uses the
 //! store exclusively: it is refused while another process has the store open. `info` and `stat` only read, as do
 //! `check` and `ls` with `--read-only`; their reports show the store at one moment.
 
@@ -27,14 +26,12 @@ mod get;
 mod info;
 mod key;
 mod ls;
-mod meter;
 mod metrics;
 mod moving;
 mod put;
 mod rm;
 mod scrub;
 mod serve;
-mod session;
 mod stat;
 mod store;
 mod store_arg;
@@ -44,11 +41,6 @@ mod top;
 mod touch;
 
 use clap::{Args, Subcommand};
-
-pub use bench::{Blocks, Moved};
-pub use meter::Meter;
-pub use session::Session;
-pub use store::guard;
 
 use adit_tools_common::{failure, human, interrupt, output, units, whole_file};
 use failure::Result;

@@ -11,7 +11,6 @@ use clap::Args;
 use serde_json::json;
 
 use super::key;
-use super::meter::Meter;
 use super::store::{self, NO_STORE};
 use super::store_arg::StoreArg;
 use crate::failure::{Failure, Result};
@@ -19,6 +18,7 @@ use crate::human;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::whole_file::WholeFile;
+use adit_tools_common::meter::Meter;
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:

@@ -7,14 +7,14 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::key::hex;
-use super::meter::Meter;
-use super::session::Session;
 use super::store_arg::StoreArgs;
 use super::survey::Reader;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
 use crate::output;
+use adit_tools_common::meter::Meter;
+use adit_tools_common::session::Session;
 
 const EXAMPLES: &str = "\
 Examples:

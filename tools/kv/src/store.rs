@@ -5,7 +5,6 @@ use adit_driver::target::KernelPath;
 use adit_driver::{Device, DeviceOptions, Target};
 
 use crate::failure::{Failure, Result};
-use adit_setup::guard::{self, Permission, Written};
 
 /// Requested I/O queues: the most shards a store can use on a controller that grants them.
 const QUEUES: u16 = 64;
@@ -86,21 +85,4 @@ pub(crate) fn is_made_for_the_run(target: &Target) -> bool {
             .is_ok_and(|options| !matches!(options.storage, Storage::File { .. })),
         _ => false,
     }
-}
-
-/// Refuses devices, open exclusively, that are mounted or contain data; with `force`, only those that cannot be written.
-/// Takes back what opening them made of their files then.
-///
-/// # Errors
-/// The findings, and how to continue.
-pub fn guard(targets: &[Target], devices: &[Device], force: bool) -> Result<()> {
-    let written = targets.iter().zip(devices);
-    let written: Vec<Written<'_>> =
-        written.map(|(target, device)| Written { target, device, is_ours: true }).collect();
-    let permission = Permission { option: "--force", is_given: force, spares_stores: false };
-    let checked = guard::check(&written, permission);
-    for warning in checked.inspect_err(|_| devices.iter().for_each(Device::take_back_file))? {
-        tracing::warn!("{}", warning.text);
-    }
-    Ok(())
 }

@@ -1,12 +1,13 @@
 //! The store argument of commands, and the one place that opens what it names.
 
 use adit_driver::Target;
+use adit_kvstore::{OpenOptions, Store};
 use clap::Args;
 
-use super::session::Session;
 use super::store;
 use super::survey::Reader;
 use crate::failure::{Failure, Result};
+use adit_tools_common::session::Session;
 
 /// The store argument of commands with other arguments.
 #[derive(Args, Clone, Debug)]
@@ -43,9 +44,11 @@ impl StoreArgs {
     /// Opens the store, calls `call`, and makes everything durable.
     ///
     /// # Errors
-    /// As [`Session::open`] and `call`.
+    /// As [`Store::open_local`] and `call`.
     pub(crate) fn with<T>(&self, call: impl FnOnce(&mut Session) -> Result<T>) -> Result<T> {
-        let mut session = Session::open(self.targets.clone())?;
+        store::check_there(&self.targets, store::NO_STORE)?;
+        let local = Store::open_local(&OpenOptions::new(self.targets.clone()))?;
+        let mut session = Session::of(local);
         let done = call(&mut session)?;
         session.close()?;
         Ok(done)

@@ -6,10 +6,12 @@
 //! | `permutation`, `order`, `map` | each block once, in a random order |
 //! | `distribution` | hot and cold blocks: Zipf, Pareto, normal, zones |
 //! | `pattern`, `payload` | contents of blocks: patterns, noise, data that compresses |
+//! | `contents` | contents that identify each byte of an object |
 //! | `latency`, `statistics` | latency histograms; medians and their confidence intervals |
 //!
 //! Everything follows from a seed; nothing here does I/O or reads a clock.
 
+mod contents;
 mod distribution;
 mod latency;
 mod map;
@@ -20,6 +22,7 @@ mod permutation;
 mod random;
 mod statistics;
 
+pub use contents::{Contents, Expected};
 pub use distribution::{Distribution, Draw};
 pub use latency::{Latency, PERCENTILES};
 pub use map::RandomMap;

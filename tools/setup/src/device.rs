@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use adit_driver::bus::pci::PciAddress;
 
 use crate::change::Change;
-use crate::root::Root;
+use adit_guard::disk::NamespacePath;
+use adit_guard::root::Root;
 
 /// The driver that gives user space access to a function.
 pub(crate) const VFIO_PCI: &str = "vfio-pci";
@@ -68,7 +69,7 @@ impl Device {
 
     /// Returns its driver override, if set.
     pub(crate) fn driver_override(self, root: &Root) -> Option<String> {
-        root.text(self.attribute("driver_override")).filter(|name| is_override(name))
+        root.text_in_time(self.attribute("driver_override")).filter(|name| is_override(name))
     }
 
     /// Returns the number of its IOMMU group.
@@ -131,7 +132,7 @@ impl Device {
 }
 
 /// Returns whether a driver override is set; the kernel prints `(null)` if not.
-pub(crate) fn is_override(name: &str) -> bool {
+fn is_override(name: &str) -> bool {
     !name.is_empty() && name != "(null)"
 }
 
@@ -149,14 +150,8 @@ pub(crate) fn has_file(root: &Root, name: &str) -> bool {
 /// Returns whether `name` is a namespace (`nvme0n1`) with a node, or a path to one (`nvme0c0n1`), which never
 /// has a node.
 fn is_up(root: &Root, name: &str) -> bool {
-    let Some((controller, namespace)) =
-        name.strip_prefix("nvme").and_then(|rest| rest.split_once('n'))
-    else {
-        return false;
-    };
-    let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    let is_namespace = is_number(namespace) && controller.split('c').all(is_number);
-    is_namespace && (controller.contains('c') || root.present(Path::new("/dev").join(name)))
+    NamespacePath::parse(name)
+        .is_some_and(|path| path.subsystem.is_some() || root.present(Path::new("/dev").join(name)))
 }
 
 #[cfg(test)]
@@ -181,7 +176,8 @@ mod tests {
 /dev/nvme3n1 = x
 /dev/vfio/noiommu-12 = x
 ",
-        );
+        )
+        .expect("a recording");
         let device = Device::at("0000:01:00.0".parse().expect("address"));
         assert!(device.is_there(&root) && Device::any(&root));
         assert_eq!(device.driver(&root).as_deref(), Some("nvme"));

@@ -1,14 +1,13 @@
 //! `adit setup`: hands drives to user space and gives them back.
 //!
-//! Every command inspects the machine below a [`root::Root`] (this machine or a recorded one), decides, and
+//! Every command inspects the machine below a [`Root`] (this machine or a recorded one), decides, and
 //! then carries out [`change::Change`]s in order through an [`operation::Operation`], which prints each before
 //! making it. `--dry-run` only prints. Hugepages and the unit for a boot are the user's to set: of these a
 //! [`script::Script`] is printed. A device's previous state is on disk in a [`record::DeviceRecord`]
 //! before the first change, so that `restore` can complete or undo an interrupted run.
 //!
 //! A device in use is never taken: [`inventory`] finds mounts, swap, holders, signatures and open files, and
-//! `bind` claims the block devices exclusively while it removes the driver. [`guard`] asks the same of devices that other
-//! commands are about to write to.
+//! `bind` claims the block devices exclusively while it removes the driver.
 
 mod args;
 mod bind;
@@ -16,7 +15,6 @@ mod change;
 mod device;
 mod doctor;
 mod grant;
-pub mod guard;
 mod hugepages;
 mod inventory;
 mod lock;
@@ -24,21 +22,18 @@ mod machine;
 mod names;
 mod operation;
 mod persist;
-mod progress;
 mod record;
 mod rights;
-mod root;
 mod script;
 #[cfg(test)]
 mod simulated;
 mod status;
-mod tree;
 
 pub use args::SetupArgs;
 use args::SetupCommand;
-use root::Root;
 
-use adit_tools_common::{failure, human, interrupt, output, process, units};
+use adit_guard::root::Root;
+use adit_tools_common::{failure, human, interrupt, output, units};
 use failure::Result;
 
 /// Runs the command.

@@ -2,8 +2,8 @@
 
 use adit_driver::lock::{LockFile, NotTaken};
 
-use super::root::Root;
 use crate::failure::{Failure, Result};
+use adit_guard::root::Root;
 
 /// The lock's file, which root alone may open.
 const FILE: &str = "/run/adit-setup.lock";
@@ -39,7 +39,7 @@ mod tests {
 
     #[test]
     fn there_is_one_at_a_time_and_the_second_is_told_who() {
-        let root = Root::recorded("/run/");
+        let root = Root::recorded("/run/").expect("a recording");
         let first = Lock::take(&root).expect("it is free");
         let why = Lock::take(&root).expect_err("the first has it").to_string();
         let by = format!("another 'adit setup' (process {}, ", std::process::id());
@@ -50,13 +50,13 @@ mod tests {
 
     #[test]
     fn a_lock_file_left_by_a_killed_process_is_no_lock() {
-        let root = Root::recorded("/run/adit-setup.lock = 4711");
+        let root = Root::recorded("/run/adit-setup.lock = 4711").expect("a recording");
         Lock::take(&root).expect("it is free");
     }
 
     #[test]
     fn only_its_owner_can_open_the_lock() {
-        let root = Root::recorded("/run/adit-setup.lock = 4711");
+        let root = Root::recorded("/run/adit-setup.lock = 4711").expect("a recording");
         let path = root.path(FILE);
         fs::set_permissions(&path, Permissions::from_mode(0o644)).expect("rights");
         let lock = Lock::take(&root).expect("it is free");
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn a_link_is_no_lock() {
-        let root = Root::recorded("/run/\n/etc/shadow = x");
+        let root = Root::recorded("/run/\n/etc/shadow = x").expect("a recording");
         symlink(root.path("/etc/shadow"), root.path(FILE)).expect("a link");
         let why = Lock::take(&root).expect_err("a link").to_string();
         assert!(why.starts_with("cannot lock /run/adit-setup.lock: "), "{why}");
@@ -76,7 +76,9 @@ mod tests {
 
     #[test]
     fn without_its_directory_it_is_told_what_cannot_be_done() {
-        let why = Lock::take(&Root::recorded("/etc/")).expect_err("no /run").to_string();
+        let why = Lock::take(&Root::recorded("/etc/").expect("a recording"))
+            .expect_err("no /run")
+            .to_string();
         assert!(why.starts_with("cannot lock /run/adit-setup.lock: No such file"), "{why}");
     }
 }

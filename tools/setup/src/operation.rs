@@ -15,13 +15,13 @@ use super::args::ChangeArgs;
 use super::change::{Change, Claim, Hands};
 use super::lock::Lock;
 use super::machine::Machine;
-use super::progress::{Ticker, WaitLine};
 use super::record::STATE;
-use super::root::Root;
 use crate::failure::{Failure, Result};
 use crate::human::printable;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
+use adit_guard::root::Root;
+use adit_tools_common::meter::WaitLine;
 
 /// Polling interval of waits.
 const LOOK: Duration = Duration::from_millis(50);
@@ -122,7 +122,7 @@ impl<'a> Operation<'a> {
         if self.dry_run {
             return Ok(());
         }
-        let _progress = Ticker::start(change.to_string());
+        let _line = WaitLine::begin(&change.to_string());
         self.hands.apply(&change).map_err(|why| {
             self.stuck |= why.kind() == io::ErrorKind::TimedOut;
             explain(&change, &why)
@@ -240,7 +240,7 @@ impl<'a> Operation<'a> {
         limit: Duration,
         mut done: impl FnMut(&Root) -> bool,
     ) -> bool {
-        let mut line = WaitLine::new(what);
+        let _line = WaitLine::begin(what);
         let mut waited = Duration::ZERO;
         let interrupted = self.is_interrupted();
         while !self.dry_run && !done(self.root) {
@@ -250,7 +250,6 @@ impl<'a> Operation<'a> {
             let begun = Instant::now();
             self.hands.pause(LOOK);
             waited += LOOK.max(begun.elapsed());
-            line.show(waited);
         }
         true
     }
@@ -330,7 +329,7 @@ mod tests {
     }
 
     fn machine() -> Root {
-        Root::recorded("/sys/x = 0")
+        Root::recorded("/sys/x = 0").expect("a recording")
     }
 
     fn write() -> Change {

@@ -30,6 +30,14 @@ impl Rights {
     }
 }
 
+/// Returns a sentence if others than root can change the file `real` of this machine; `None` if there is no such file.
+pub(crate) fn changed_by_others(real: &Path) -> Option<String> {
+    fs::symlink_metadata(real).ok()?;
+    // Links above it are as good as what they lead to.
+    let folder = fs::canonicalize(real.parent()?).ok()?;
+    of_others(&folder.join(real.file_name()?), Rights::of)
+}
+
 /// Returns a sentence if others than root can write to a file or to a directory above it.
 pub(crate) fn of_others(file: &Path, rights: impl Fn(&Path) -> Option<Rights>) -> Option<String> {
     let mut places: Vec<PathBuf> = file.ancestors().map(Path::to_owned).collect();

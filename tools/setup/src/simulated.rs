@@ -21,8 +21,8 @@ use nix::errno::Errno;
 
 use super::change::{Change, Claim, Hands};
 use super::operation::Operation;
-use super::root::Root;
 use crate::failure::Result;
+use adit_guard::root::Root;
 
 /// VFIO's switch for running without an IOMMU.
 const SWITCH: &str = "/sys/module/vfio/parameters/enable_unsafe_noiommu_mode";
@@ -148,7 +148,7 @@ pub(crate) struct Kernel {
 impl World {
     /// Creates a booted machine; `seed` varies delays.
     pub(crate) fn new(drives: &[Drive], seed: u64) -> World {
-        let root = Root::recorded(BARE);
+        let root = Root::recorded(BARE).expect("a recording");
         let functions = drives.iter().enumerate().map(|(instance, drive)| Function {
             drive: drive.clone(),
             instance,

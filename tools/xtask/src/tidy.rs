@@ -64,7 +64,7 @@ impl Part {
     }
 }
 
-const PARTS: [Part; 21] = [
+const PARTS: [Part; 22] = [
     Part::new("driver/spec/src/", 2900),
     Part::new("driver/shared/src/", 400),
     Part::new("driver/soft/src/", 6100),
@@ -127,7 +127,8 @@ const PARTS: [Part; 21] = [
     Part::new("tools/common/src/", 550),
     Part::new("tools/load/src/", 900),
     Part::new("tools/demo/src/", 510),
-    Part::new("tools/setup/src/", 6300),
+    Part::new("tools/guard/src/", 1600),
+    Part::new("tools/setup/src/", 4700),
     Part::new("tools/bench/src/", 13200),
     Part::new("tools/kv/src/", 5900),
     Part::new("tools/gpu/src/", 4800),

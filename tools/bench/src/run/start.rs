@@ -13,8 +13,8 @@ use adit_driver::paths::{
 use adit_driver::target::{KernelPath, KernelTarget};
 use adit_driver::{Buffer, Controller, Target};
 
+use adit_guard as guard;
 use adit_load::mix;
-use adit_setup::guard;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use super::clock::unix_ms;

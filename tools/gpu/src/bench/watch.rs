@@ -1,6 +1,6 @@
 //! Shows the progress of a bench, and ends it at the user's interrupt.
 
-use adit_kv::Meter;
+use adit_tools_common::meter::Meter;
 
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;

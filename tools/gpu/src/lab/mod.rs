@@ -26,7 +26,7 @@ use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::options::GpuArg;
 use crate::output::Output;
-use adit_kv::Meter;
+use adit_tools_common::meter::Meter;
 use measures::Measure;
 use report::{Report, StepReport, StepState};
 use steps::{Machine, Plan, Step};

@@ -11,7 +11,7 @@ use crate::human;
 use crate::interrupt::Interrupt;
 use crate::options::{GpuArg, check_ordinal};
 use crate::output;
-use adit_kv::Meter;
+use adit_tools_common::meter::Meter;
 
 const EXAMPLES: &str = "\
 Examples:

@@ -16,7 +16,8 @@ use adit_kvstore::{FormatStore, OpenOptions, Store, UNIT_BYTES};
 use crate::failure::{Failure, INTERRUPTED, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
-use adit_kv::{Blocks, Session, guard};
+use adit_tools_common::blocks::Blocks;
+use adit_tools_common::session::Session;
 
 /// Requested I/O queues: one for the store, the others for the rings.
 pub(super) const QUEUES: u16 = 64;
@@ -99,7 +100,11 @@ impl Shelf {
         let controller =
             device.controller().cloned().ok_or_else(|| no_controller(wanted.target))?;
         let namespace = controller.namespace_of(wanted.target)?;
-        guard(std::slice::from_ref(wanted.target), std::slice::from_ref(&device), wanted.force)?;
+        adit_guard::check_format(
+            std::slice::from_ref(wanted.target),
+            std::slice::from_ref(&device),
+            wanted.force,
+        )?;
         let (devices, label) = (vec![device], "adit gpu trace".to_owned());
         let room = Room::of(&wanted.layout, wanted.blocks);
         let format = FormatStore {

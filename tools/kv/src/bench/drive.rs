@@ -8,8 +8,8 @@ use super::bed::Bed;
 use super::chooser::{Chooser, ChosenStep};
 use super::counted::Replayed;
 use super::engine::{Engine, OperationKind};
-use super::objects;
 use super::trace::TraceRequest;
+use adit_tools_common::blocks;
 
 /// Interval between checks for a stop.
 const LOOK: Duration = Duration::from_millis(5);
@@ -135,7 +135,7 @@ pub(super) fn replay<B: Bed>(
             break;
         }
         let ids = &request.hash_ids;
-        let keys: Vec<_> = ids.iter().map(|id| objects::key(*id)).collect();
+        let keys: Vec<_> = ids.iter().map(|id| blocks::key(*id)).collect();
         let begun = engine.bed().now();
         let hits = engine.bed().lookup_prefix(begun, &keys);
         let before = hits.checked_sub(1).map(|last| ids[last]);

@@ -9,11 +9,12 @@ use adit_kvstore::shard::{Action, Done, GetItem, Outcome, Part, PutItem, PutOpti
 use adit_kvstore::{Key, units};
 
 use super::bed::Bed;
-use super::contents::Contents;
 use super::counted::Counted;
-use super::objects::{self, Objects};
+use super::objects::Objects;
 use crate::failure::{Failure, Result};
-use crate::session::one;
+use adit_load::Contents;
+use adit_tools_common::blocks;
+use adit_tools_common::session::one;
 
 /// A request carries the number of its batch, and in these low bits the position of its item.
 const ITEM_BITS: u32 = 32;
@@ -181,7 +182,7 @@ impl<'a, B: Bed> Engine<'a, B> {
         for (item, flight) in (0u64..).zip(&flights) {
             let action = match kind {
                 OperationKind::Put => {
-                    let after = before.filter(|_| item == 0).map(objects::key);
+                    let after = before.filter(|_| item == 0).map(blocks::key);
                     Action::Put(self.put_item(flight.object, after))
                 }
                 OperationKind::Get | OperationKind::Modify => {
@@ -204,7 +205,7 @@ impl<'a, B: Bed> Engine<'a, B> {
         let generation = self.objects.begin_put(object);
         self.contents.stamp(&mut data, object, generation);
         PutItem {
-            key: objects::key(object),
+            key: blocks::key(object),
             bytes: self.object_bytes,
             data: AnyBuffer::One(data),
             options: PutOptions { after, ..PutOptions::default() },
@@ -213,7 +214,7 @@ impl<'a, B: Bed> Engine<'a, B> {
 
     fn get_item(&mut self, object: u64) -> GetItem {
         let into = AnyBuffer::One(self.buffer());
-        GetItem { key: objects::key(object), part: Part::All, into, version: None }
+        GetItem { key: blocks::key(object), part: Part::All, into, version: None }
     }
 
     fn buffer(&mut self) -> Buffer {

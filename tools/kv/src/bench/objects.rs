@@ -1,14 +1,11 @@
-//! The objects of a run: names and generations.
+//! The generations of a run's objects.
 //!
 //! A generation counts an object's puts in this run, offset by the time the run began, so generations of
 //! earlier runs are lower.
 
-use adit_kvstore::Key;
+use adit_load::Expected;
 
-use super::contents::Expected;
-use adit_load::mix;
-
-/// Names and generations of objects numbered from 0.
+/// Generations of objects numbered from 0.
 #[derive(Debug)]
 pub(super) struct Objects {
     /// Generations up to this one belong to earlier runs.
@@ -82,30 +79,9 @@ impl Objects {
     }
 }
 
-/// Returns an object's key: 16 bytes, like block hashes.
-pub(super) fn key(object: u64) -> Key {
-    Key::from(u128::from(mix(object)) << 64 | u128::from(object))
-}
-
-/// Returns the object of a key; `None` if it is not one of ours.
-pub(super) fn object(key: &Key) -> Option<u64> {
-    let bits = u128::from_be_bytes(key.as_bytes().try_into().ok()?);
-    let object = bits as u64;
-    (mix(object) == (bits >> 64) as u64).then_some(object)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_and_objects_are_one_to_one() {
-        for number in [0, 1, u64::MAX, 1 << 40] {
-            assert_eq!(object(&key(number)), Some(number));
-        }
-        assert_eq!(object(&Key::from(7u64)), None);
-        assert_eq!(object(&Key::from(7u128)), None);
-    }
 
     #[test]
     fn a_get_may_find_what_was_acknowledged_before_it_or_handed_in_since() {

@@ -13,8 +13,7 @@ use super::drive::{self, Far, Watch};
 use super::dual_blade;
 use super::engine::Engine;
 use super::kept;
-use super::layers::Blocks;
-use super::objects::{self, Objects};
+use super::objects::Objects;
 use super::options::KvBenchArgs;
 use super::report::BenchOutcome;
 use super::trace::{self, TraceRequest};
@@ -22,10 +21,11 @@ use super::workload::{Workload, Ycsb};
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
-use crate::meter::Meter;
 use crate::output::Output;
-use crate::session::Session;
 use crate::store;
+use adit_tools_common::blocks::{self, Blocks};
+use adit_tools_common::meter::Meter;
+use adit_tools_common::session::Session;
 
 /// The part of the capacity that a fill uses.
 const FILL_PERMILLE: u64 = 900;
@@ -70,7 +70,7 @@ pub(crate) fn run(args: &KvBenchArgs) -> Result<()> {
 }
 
 fn format(args: &KvBenchArgs, devices: &[Device]) -> Result<()> {
-    store::guard(&args.store, devices, args.force)?;
+    adit_guard::check_format(&args.store, devices, args.force)?;
     if !args.force {
         kept::refuse(&store::name(&args.store), devices)?;
     }
@@ -278,7 +278,7 @@ impl BenchRun<'_> {
         }
         let mut known = Vec::new();
         self.session.scan(&[], &mut |info| {
-            known.extend(objects::object(&info.key));
+            known.extend(blocks::object(&info.key));
             Ok(())
         })?;
         known.sort_unstable();

@@ -9,10 +9,11 @@ use std::fmt::Write;
 use crate::change::Change;
 use crate::failure::Result;
 use crate::human::{printable, shell_word};
-use crate::inventory::{Function, Namespace, ObstacleKind, Signature};
+use crate::inventory::{Function, Namespace, ObstacleKind};
 use crate::operation::Operation;
 use crate::record::STATE;
-use crate::root::Root;
+use adit_guard::disk::Signature;
+use adit_guard::root::Root;
 
 /// Erases all signatures of `function`'s namespaces. A namespace's partitions come first, because erasing its
 /// table removes them.
@@ -138,7 +139,7 @@ mod tests {
 
     #[test]
     fn every_line_of_the_readme_is_a_comment_or_puts_something_back() {
-        let inventory = Inventory::read(&Root::recorded(HOSTILE));
+        let inventory = Inventory::read(&Root::recorded(HOSTILE).expect("a recording"));
         let function = &inventory.controllers[0];
         assert!(function.model.as_ref().is_some_and(|model| model.contains('\n')), "not hostile");
         let text = readme(function, "/var/lib/adit/a b");

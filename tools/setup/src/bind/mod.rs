@@ -23,9 +23,9 @@ use super::args::{BindArgs, RestoreArgs, UnbindArgs};
 use super::grant::{self, group::Sharing};
 use super::inventory::{Function, Inventory, Namespace};
 use super::operation::{self, Operation};
-use super::root::Root;
 use crate::device::{Device, NVME};
 use crate::failure::Result;
+use adit_guard::root::Root;
 use plan::{Task, Terms};
 use take::Request;
 

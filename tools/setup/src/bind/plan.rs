@@ -9,7 +9,7 @@ use crate::failure::Result;
 use crate::inventory::{Function, Inventory, Obstacle, ObstacleKind};
 use crate::operation;
 use crate::record::{self, DeviceRecord, Phase};
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// The conditions under which devices are taken.
 #[derive(Clone, Copy, Debug)]

@@ -17,7 +17,7 @@ use crate::failure::{Failure, Result};
 use crate::inventory::Inventory;
 use crate::operation::Operation;
 use crate::record::{self, DeviceRecord, Phase};
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// Time limit for the kernel's driver to show a device, early in a boot.
 const DRIVER: Duration = Duration::from_secs(10);

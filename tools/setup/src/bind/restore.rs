@@ -8,10 +8,11 @@ use crate::args::UnbindArgs;
 use crate::device::{Device, VFIO_PCI};
 use crate::failure::{Failure, Result};
 use crate::grant;
-use crate::inventory::{Inventory, Process};
+use crate::inventory::Inventory;
 use crate::operation::{self, Operation};
 use crate::record::{self, DeviceRecord};
-use crate::root::Root;
+use adit_guard::disk::Process;
+use adit_guard::root::Root;
 
 /// Returns the named devices, or all. If one of the named devices cannot be returned, none is.
 ///

@@ -19,7 +19,7 @@ use crate::grant;
 use crate::inventory::{Function, Inventory};
 use crate::operation::{self, Operation};
 use crate::record::{self, Before, DeviceRecord, Identity, Phase};
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// Time limit for vfio-pci to create its file.
 const GROUP_FILE: Duration = Duration::from_secs(10);

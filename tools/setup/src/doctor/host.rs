@@ -7,7 +7,7 @@ use super::link::{Link, LinkState, Remedy};
 use super::patient::Scene;
 use crate::human;
 use crate::inventory::{Hugepages, ModuleState};
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// Returns the chain in order of dependency.
 pub(super) fn links<'a>() -> [Link<Scene<'a>>; 6] {

@@ -22,10 +22,10 @@ use self::link::{Finding, Link, LinkState, Remedy};
 use self::patient::{Patient, Scene};
 use super::args::DoctorArgs;
 use super::inventory::{Function, Inventory};
-use super::root::Root;
 use crate::failure::{Failure, Result};
 use crate::human::printable;
 use crate::output::Output;
+use adit_guard::root::Root;
 
 /// Indents text under a broken link.
 const INDENT: &str = "     ";

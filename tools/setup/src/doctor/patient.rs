@@ -5,7 +5,7 @@ use std::cell::OnceCell;
 use adit_driver::{Controller, Target};
 
 use crate::inventory::{Function, Inventory};
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// Returns the target for a device address; `None` on a recorded machine.
 pub(super) type Reach = fn(&Root, &str) -> Option<Target>;

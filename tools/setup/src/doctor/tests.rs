@@ -43,7 +43,7 @@ impl Broken {
     }
 
     fn findings(&self, target: Reach) -> Vec<Finding> {
-        let root = Root::recorded(&self.text);
+        let root = Root::recorded(&self.text).expect("a recording");
         let inventory = Inventory::read(&root);
         let device = self.says("# adit setup doctor");
         let device = (!device.is_empty()).then(|| device.parse().expect("an address"));

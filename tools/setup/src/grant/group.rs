@@ -15,7 +15,7 @@ use crate::failure::Result;
 use crate::inventory::NO_IOMMU_GROUP;
 use crate::operation::{self, Operation};
 use crate::record;
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// A device to bind or grant, as far as its group is concerned.
 #[derive(Clone, Copy, Debug)]

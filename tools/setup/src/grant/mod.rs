@@ -22,10 +22,11 @@ use serde::Serialize;
 use super::args::{GrantArgs, RevokeArgs};
 use super::change::Change;
 use super::device::{Device, VFIO_PCI};
+use super::machine::is_left;
 use super::operation::{self, Operation};
 use super::record::{self, DeviceRecord, Phase};
-use super::root::Root;
 use crate::failure::{Failure, Result};
+use adit_guard::root::Root;
 use group::{is_without_iommu, neighbours};
 use user::User;
 
@@ -233,7 +234,7 @@ fn withdraw(
     let root = operation.root;
     let recorded = record.and_then(|record| record.grant.as_deref());
     let ruled = rule::holder(root, address);
-    let is_ruled = root.is_left(rule::path(address));
+    let is_ruled = is_left(root, &rule::path(address));
     if recorded.is_none() && !is_ruled {
         return Ok(());
     }
@@ -245,7 +246,7 @@ fn withdraw(
     let users: BTreeSet<&str> = recorded.into_iter().chain(ruled.as_deref()).collect();
     for user in users {
         let path = rule::limits_path(user);
-        if root.is_left(&path) && !has_others(root, user, address) {
+        if is_left(root, &path) && !has_others(root, user, address) {
             operation.change(Change::remove(path))?;
         }
     }
@@ -276,7 +277,7 @@ fn revoke_one(operation: &mut Operation, address: PciAddress) -> Result<Granted>
     let record = record::load(root, address)?;
     let granted = record.as_ref().and_then(|record| record.grant.clone());
     let had = granted.or_else(|| rule::holder(root, address));
-    let is_ruled = root.is_left(rule::path(address));
+    let is_ruled = is_left(root, &rule::path(address));
     match record {
         Some(mut record) => take_back(operation, &mut record)?,
         None => withdraw(operation, address, None)?,

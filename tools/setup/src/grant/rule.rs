@@ -11,7 +11,7 @@ use adit_driver::bus::pci::PciAddress;
 
 use crate::change::Change;
 use crate::names::is_user;
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// Rules that end with the boot (udev(7)), because at the next boot another drive may have the address. Binding
 /// at boot grants again after it has found the drive by its serial number.
@@ -83,7 +83,7 @@ mod tests {
 
     /// A machine with these bytes as the rule of [`address`].
     fn machine(rule: &[u8]) -> Root {
-        let root = Root::recorded("/run/udev/rules.d/");
+        let root = Root::recorded("/run/udev/rules.d/").expect("a recording");
         std::fs::write(root.path(path(address())), rule).expect("written");
         root
     }
@@ -112,7 +112,8 @@ mod tests {
              /run/udev/rules.d/90-adit-0000:02:00.0.rules.new = x\n\
              /run/udev/rules.d/90-adit-x.rules = x\n\
              /run/udev/rules.d/70-0000:03:00.0.rules = x\n",
-        );
+        )
+        .expect("a recording");
         assert_eq!(devices(&root), [address()]);
         assert_eq!(holder(&root, address()), None);
     }

@@ -6,7 +6,7 @@
 
 use crate::failure::{Failure, Result};
 use crate::names::is_user;
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// An existing user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ mod tests {
 
     #[test]
     fn a_user_is_found_by_name() {
-        let root = Root::recorded(PASSWD);
+        let root = Root::recorded(PASSWD).expect("a recording");
         let alice = User { name: "alice".into(), uid: 1000 };
         assert_eq!(User::find(&root, "alice").expect("she is there"), alice);
         for unknown in ["alic", "bob", "broken", "short"] {
@@ -124,7 +124,8 @@ mod tests {
         ];
         for name in bad.into_iter().chain([&*"x".repeat(129)]) {
             assert!(!is_user(name), "{name}");
-            let why = User::find(&Root::recorded(PASSWD), name).expect_err(name);
+            let why =
+                User::find(&Root::recorded(PASSWD).expect("a recording"), name).expect_err(name);
             assert_eq!(why.code(), crate::failure::USAGE);
         }
     }

@@ -5,7 +5,7 @@
 //! memory, which programs need to continue.
 
 use crate::inventory::pool;
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// The divisor of the memory kept in reserve.
 const RESERVE: u64 = 32;
@@ -73,11 +73,12 @@ Node 1 SReclaimable:     5 kB
             "/sys/devices/system/node/node0/meminfo:\n    Node 0 MemTotal: 64 kB\n    Node 0 MemFree: 12 kB\n\
              /sys/devices/system/node/node1/meminfo:\n    Node 1 MemTotal: 64 kB\n    Node 1 MemFree: 22 kB\n\
              /proc/meminfo:\n    MemTotal: 128 kB\n    MemFree: 1 kB\n",
-        );
+        ).expect("a recording");
         assert_eq!(available(&root, Some(1)), Some(20 << 10));
         assert_eq!(available(&root, None), Some(30 << 10));
         assert_eq!(available(&root, Some(2)), None);
-        let flat = Root::recorded("/proc/meminfo:\n    MemTotal: 64 kB\n    MemFree: 3 kB\n");
+        let flat = Root::recorded("/proc/meminfo:\n    MemTotal: 64 kB\n    MemFree: 3 kB\n")
+            .expect("a recording");
         assert_eq!(available(&flat, None), Some(1 << 10));
     }
 

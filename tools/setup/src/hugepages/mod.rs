@@ -9,10 +9,10 @@ mod memory;
 
 use super::args::{HugepagesArgs, PageSize};
 use super::inventory::pool::{self, Pages, Pool};
-use super::root::Root;
 use super::script::{Script, ScriptFile};
 use crate::failure::{Failure, Result};
 use crate::human;
+use adit_guard::root::Root;
 
 /// Read by systemd-tmpfiles at boot (tmpfiles.d(5)).
 const AT_BOOT: &str = "/etc/tmpfiles.d/adit-hugepages.conf";

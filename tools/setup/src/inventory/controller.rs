@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// A controller of the kernel's driver.
 pub(super) struct Controller {

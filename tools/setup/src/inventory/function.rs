@@ -9,11 +9,10 @@ use serde::{Serialize, Serializer};
 use super::controller::Controller;
 use super::namespace::{self, Namespace};
 use super::obstacle::Obstacle;
-use super::process::Process;
-use super::usage::Usage;
-use crate::device::{DEVICES, Device, is_override};
+use crate::device::{DEVICES, Device};
 use crate::record::{self, DeviceRecord};
-use crate::root::Root;
+use adit_guard::disk::{Process, Usage};
+use adit_guard::root::Root;
 
 /// An NVMe PCI function.
 #[derive(Debug, Serialize)]
@@ -162,9 +161,10 @@ fn read(root: &Root, pci: &PciFunction, usage: &Usage) -> Function {
         .collect::<Vec<_>>();
     let told = |name: &str| controller.as_ref().and_then(|controller| controller.text(root, name));
     let group = group(root, pci);
+    let device = Device::at(pci.address());
     Function {
         bdf: pci.address().to_string(),
-        ids: Device::at(pci.address()).ids(root).unwrap_or_default(),
+        ids: device.ids(root).unwrap_or_default(),
         model: told("model").or(identity.model),
         serial: told("serial").or(identity.serial),
         firmware: told("firmware_rev").or(identity.firmware),
@@ -178,9 +178,7 @@ fn read(root: &Root, pci: &PciFunction, usage: &Usage) -> Function {
             .and_then(|text| text.parse().ok())
             .unwrap_or(0),
         virtual_function,
-        driver_override: root
-            .text_in_time(directory.join("driver_override"))
-            .filter(|name| is_override(name)),
+        driver_override: device.driver_override(root),
         link: link(root, &directory),
         vmd: vmd(root, &directory),
         open_by: usage.open_by(&device_files(
@@ -322,7 +320,7 @@ mod tests {
         let drive = format!("{place}/0000:01:00.0");
         let port = port.map(|most| ends(place, "max", most)).unwrap_or_default();
         let text = ends(&drive, "current", now) + &ends(&drive, "max", own) + &port;
-        link(&Root::recorded(&text), Path::new(&drive))
+        link(&Root::recorded(&text).expect("a recording"), Path::new(&drive))
     }
 
     #[test]
@@ -356,7 +354,7 @@ mod tests {
     }
 
     fn vmd_of(text: &str, drive: &str) -> Option<String> {
-        vmd(&Root::recorded(text), Path::new(drive))
+        vmd(&Root::recorded(text).expect("a recording"), Path::new(drive))
     }
 
     proptest! {

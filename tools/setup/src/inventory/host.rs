@@ -9,7 +9,7 @@ use std::path::{Component, Path, PathBuf};
 use serde::Serialize;
 
 use super::pool::{self, Pages, Pool};
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// VFIO's modules, in order of dependency.
 const MODULES: [&str; 3] = ["vfio", "vfio_iommu_type1", "vfio_pci"];
@@ -392,7 +392,7 @@ mod tests {
 
     #[test]
     fn a_host_reads_as_the_kernel_prints_it() {
-        let root = Root::recorded(HOST);
+        let root = Root::recorded(HOST).expect("a recording");
         let host = Host::read(&root);
         assert_eq!(host.kernel.as_deref(), Some("6.1.0-18-amd64"));
         assert!(host.command_line.ends_with("intel_iommu=on"));
@@ -426,18 +426,18 @@ mod tests {
 
     #[test]
     fn a_recording_of_a_host_reads_as_the_host() {
-        let first = Root::recorded(HOST);
+        let first = Root::recorded(HOST).expect("a recording");
         let host = Host::read(&first);
         let recording = first.recording();
         assert!(!recording.contains("igb"), "only what matters of the modules: {recording}");
         assert_eq!(recording.matches("AuthenticAMD").count(), 1, "once: {recording}");
-        let again = Host::read(&Root::recorded(&recording));
+        let again = Host::read(&Root::recorded(&recording).expect("a recording"));
         assert_eq!(format!("{again:?}"), format!("{host:?}"));
     }
 
     #[test]
     fn a_machine_that_tells_nothing_reads_as_nothing() {
-        let host = Host::read(&Root::recorded(""));
+        let host = Host::read(&Root::recorded("").expect("a recording"));
         assert_eq!(host.kernel, None);
         assert!(!host.iommu.on && host.iommu.firmware_table.is_none());
         assert_eq!(host.machine.processor, None);
@@ -452,7 +452,7 @@ mod tests {
     fn a_module_that_the_kernel_was_built_without_is_missing() {
         let root = Root::recorded(
             "/proc/sys/kernel/osrelease = 6.8.0\n/lib/modules/6.8.0/modules.builtin = kernel/fs/ext4/ext4.ko\n",
-        );
+        ).expect("a recording");
         let host = Host::read(&root);
         assert!(host.modules.iter().all(|module| module.state == ModuleState::Missing));
     }
@@ -462,7 +462,8 @@ mod tests {
         let root = Root::recorded(
             "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages = 4\n\
              /sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages = 4\n",
-        );
+        )
+        .expect("a recording");
         let expected = [Hugepages { node: 0, page_bytes: 2 << 20, total: 4, free: 4 }];
         assert_eq!(hugepages(&root), expected);
     }
@@ -475,6 +476,7 @@ mod tests {
                  /sys/fs/cgroup/memory/memory.limit_in_bytes = 9223372036854771712\n\
                  /sys/fs/cgroup/memory/docker/x/memory.limit_in_bytes = {limit}\n"
             ))
+            .expect("a recording")
         };
         assert_eq!(cgroup_memory(&root("1073741824")), Some(1 << 30));
         assert_eq!(cgroup_memory(&root("9223372036854771712")), None);
@@ -485,7 +487,7 @@ mod tests {
         let root = |set: &str, users: &str| {
             let text =
                 format!("/proc/self/status = CapEff:\t{set}\n/proc/self/uid_map = {users}\n");
-            is_exempt(&Root::recorded(&text))
+            is_exempt(&Root::recorded(&text).expect("a recording"))
         };
         let all = "         0          0 4294967295";
         assert!(root("000001ffffffffff", all) && root("0000000000004000", all));

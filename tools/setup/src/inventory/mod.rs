@@ -3,38 +3,23 @@
 //! Reads sysfs, procfs and `wipefs`'s findings; opens nothing for writing. The field names are those of the
 //! JSON.
 
-mod block;
 mod controller;
-mod disk;
-mod exports;
 mod function;
 mod host;
-mod mounts;
 mod namespace;
 mod notes;
 mod obstacle;
-mod open_files;
 pub(crate) mod pool;
-mod process;
-mod signature;
-mod usage;
-mod uses;
 mod verdict;
 
+use adit_guard::disk::Usage;
+use adit_guard::root::Root;
 use serde::Serialize;
 
-use super::root::Root;
-
-pub(crate) use disk::{Disk, disk_of_file, signatures_of_file};
 pub(crate) use function::{Function, Group, Member};
 pub(crate) use host::{Host, Hugepages, ModuleState, NO_IOMMU_GROUP};
 pub(crate) use namespace::Namespace;
 pub(crate) use obstacle::{Obstacle, ObstacleKind};
-pub(crate) use process::Process;
-pub(crate) use signature::Signature;
-use usage::Usage;
-pub(crate) use uses::Use;
-pub(crate) use verdict::told_once;
 
 /// The machine.
 #[derive(Debug, Serialize)]

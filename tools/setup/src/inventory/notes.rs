@@ -3,9 +3,9 @@
 use adit_driver::bus::pci::{PciAddress, PciFunction};
 
 use super::function::Function;
-use super::usage::Usage;
 use crate::device::DEVICES;
-use crate::root::Root;
+use adit_guard::disk::Usage;
+use adit_guard::root::Root;
 
 /// The base class of mass storage, and the class of RAID controllers, which Intel's VMD reports.
 const STORAGE: u32 = 0x01;
@@ -105,9 +105,9 @@ mod tests {
     use crate::inventory::Inventory;
 
     fn notes(machine: &str) -> Vec<String> {
-        let root = Root::recorded(machine);
+        let root = Root::recorded(machine).expect("a recording");
         let notes = Inventory::read(&root).notes;
-        let again = Inventory::read(&Root::recorded(&root.recording())).notes;
+        let again = Inventory::read(&Root::recorded(&root.recording()).expect("a recording")).notes;
         assert_eq!(again, notes, "a recording tells the same");
         notes
     }

@@ -7,7 +7,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::human;
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// The nodes of a kernel with NUMA.
 const NODES: &str = "/sys/devices/system/node";
@@ -145,7 +145,8 @@ mod tests {
             "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages = 10\n\
              /sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages = 3\n\
              /sys/kernel/mm/hugepages/hugepages-2048kB/surplus_hugepages = 4\n",
-        );
+        )
+        .expect("a recording");
         let pools = all(&root);
         assert_eq!(pools, [Pool { node: None, page_bytes: 2 << 20 }]);
         let pages = pools[0].pages(&root).expect("it is there");

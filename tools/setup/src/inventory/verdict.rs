@@ -1,21 +1,20 @@
 //! Decides whether Adit may take a controller: each obstacle with its remedy.
 
+use adit_guard::disk::{NO_DEVICE, Signature, told_once};
+
 use super::function::Function;
 use super::host::Host;
-use super::namespace::{NO_DEVICE, Namespace};
+use super::namespace::Namespace;
 use super::obstacle::{Obstacle, ObstacleKind};
-use super::process::Process;
-use super::signature::Signature;
-use super::uses::Use;
-use crate::human::shell_word;
 
 /// Returns all obstacles to taking `function`, by kind. For a function already bound to vfio-pci, only those
 /// that keep it from being opened.
 pub(super) fn obstacles(function: &Function, host: &Host) -> Vec<Obstacle> {
     let mut obstacles = Vec::new();
     if !function.is_bound() {
-        obstacles
-            .extend(function.open_by.iter().map(|process| in_use(open("its controller", process))));
+        obstacles.extend(
+            function.open_by.iter().map(|process| in_use(process.opened("its controller"))),
+        );
         obstacles.extend(function.namespaces.iter().flat_map(of_namespace));
         obstacles.extend(unseen(function));
         obstacles.extend(virtual_functions(function));
@@ -52,19 +51,6 @@ fn of_namespace(namespace: &Namespace) -> Vec<Obstacle> {
     obstacles
 }
 
-/// Describes signatures, with their device; once for each device and type, because GPT and ZFS write several
-/// copies.
-pub(crate) fn told_once(signatures: &[Signature]) -> Vec<(String, &str)> {
-    let mut words: Vec<(String, &str)> = Vec::new();
-    for signature in signatures {
-        let told = (signature.in_words(), signature.device.as_str());
-        if !words.contains(&told) {
-            words.push(told);
-        }
-    }
-    words
-}
-
 /// Returns one obstacle for each device and type.
 fn signatures(signatures: &[Signature]) -> Vec<Obstacle> {
     let remedy = |device: &str| {
@@ -80,85 +66,6 @@ fn signatures(signatures: &[Signature]) -> Vec<Obstacle> {
 
 fn in_use((reason, remedy): (String, String)) -> Obstacle {
     Obstacle::new(ObstacleKind::InUse, reason, remedy)
-}
-
-fn open(what: &str, process: &Process) -> (String, String) {
-    let Process { pid, name } = process;
-    (format!("{what} is open in process {pid} ({name})"), format!("end process {pid}"))
-}
-
-impl Use {
-    /// Describes the use, and how to end it.
-    pub(crate) fn in_words(&self) -> (String, String) {
-        match self {
-            Use::Mounted { device, at, fstype, inside } => {
-                mounted(device, at, fstype, inside.as_ref())
-            }
-            Use::Swap { device } => {
-                (format!("{device} is used for swap"), format!("swapoff /dev/{device}"))
-            }
-            Use::Holder { device, holder, what } => {
-                (part_of(device, holder, what), release(holder, what))
-            }
-            Use::Open { device, process } => open(device, process),
-            Use::Exported { device, by, switch } => {
-                (format!("{device} is exported by {by}"), switch.clone())
-            }
-            Use::OtherPath { device, controller } => (
-                format!("{device} has another path, through {controller}"),
-                format!("detach the namespace from {controller}"),
-            ),
-        }
-    }
-}
-
-fn part_of(device: &str, holder: &str, what: &str) -> String {
-    match what {
-        "loop device" => format!("{device} is behind the loop device {holder}"),
-        // Arrays go by the kernel's name.
-        _ if what.ends_with(holder) => format!("{device} is part of {what}"),
-        _ => format!("{device} is part of {what} ({holder})"),
-    }
-}
-
-fn mounted(device: &str, at: &str, fstype: &str, inside: Option<&Process>) -> (String, String) {
-    let reason = format!("{device} is mounted at {at} ({fstype})");
-    match inside {
-        None if at == "/" => (reason, "none: this machine runs from it".to_owned()),
-        None => (reason, format!("umount {}", shell_word(at))),
-        Some(Process { pid, name }) => (
-            format!("{reason} in the mount namespace of process {pid} ({name})"),
-            format!(
-                "end that container, or: nsenter --mount --target {pid} umount {}",
-                shell_word(at)
-            ),
-        ),
-    }
-}
-
-/// Returns the command that releases a holder's devices, to be run after releasing whatever is made of the
-/// holder.
-fn release(holder: &str, what: &str) -> String {
-    let (kind, name) = what.rsplit_once(' ').unwrap_or((what, holder));
-    let name = shell_word(name);
-    match kind {
-        "LVM volume" => format!("lvchange --activate n /dev/mapper/{name}"),
-        "dm-crypt" => format!("cryptsetup close {name}"),
-        "multipath" => format!("multipath -f {name}"),
-        "device mapper" => format!("dmsetup remove {name}"),
-        "bcache" => format!("echo 1 > /sys/block/{holder}/bcache/stop"),
-        "loop" => format!("losetup --detach /dev/{holder}"),
-        "ZFS" => format!("zpool export {}", shell_word(holder)),
-        kind if kind.starts_with("MD ") => format!("mdadm --stop /dev/{holder}"),
-        _ => format!("take {holder} apart, or move it to other devices"),
-    }
-}
-
-impl Signature {
-    fn in_words(&self) -> String {
-        let label = self.label.as_ref().map(|label| format!(" '{label}'")).unwrap_or_default();
-        format!("{} holds a signature of {}{label} ({})", self.device, self.kind, self.usage)
-    }
 }
 
 /// How to take a drive whose contents cannot be inspected.
@@ -276,7 +183,7 @@ fn group(function: &Function) -> Option<Obstacle> {
 mod tests {
     use super::*;
     use crate::inventory::Inventory;
-    use crate::root::Root;
+    use adit_guard::root::Root;
 
     /// An idle, empty drive in a group of its own.
     const IDLE: &str = "\
@@ -298,7 +205,8 @@ mod tests {
     }
 
     fn machine(text: &str) -> Function {
-        let mut controllers = Inventory::read(&Root::recorded(text)).controllers;
+        let mut controllers =
+            Inventory::read(&Root::recorded(text).expect("a recording")).controllers;
         assert_eq!(controllers.len(), 1);
         controllers.remove(0)
     }
@@ -491,28 +399,9 @@ mod tests {
     }
 
     #[test]
-    fn remedies_are_for_a_shell_and_reasons_for_a_terminal() {
-        assert_eq!(shell_word("/srv/a-b_c"), "/srv/a-b_c");
-        assert_eq!(shell_word("/srv/it's $(here)"), "'/srv/it'\\''s $(here)'");
+    fn reasons_are_for_a_terminal() {
         let function = with("/proc/9/fd/3 -> /dev/nvme0n1\n/proc/9/comm = \u{1b}[2Jx\n");
         let (reason, _) = only(&function, ObstacleKind::InUse);
         assert_eq!(reason, "nvme0n1 is open in process 9 (?[2Jx)");
-    }
-
-    #[test]
-    fn each_kind_of_holder_has_its_own_command() {
-        for (holder, what, command) in [
-            ("dm-0", "LVM volume vg-a", "lvchange --activate n /dev/mapper/vg-a"),
-            ("dm-0", "dm-crypt luks-x", "cryptsetup close luks-x"),
-            ("dm-0", "multipath mpatha", "multipath -f mpatha"),
-            ("dm-0", "device mapper x", "dmsetup remove x"),
-            ("md127", "MD raid1 md127", "mdadm --stop /dev/md127"),
-            ("loop5", "loop device", "losetup --detach /dev/loop5"),
-            ("tank", "ZFS pool", "zpool export tank"),
-            ("bcache0", "bcache", "echo 1 > /sys/block/bcache0/bcache/stop"),
-        ] {
-            assert_eq!(release(holder, what), command);
-        }
-        assert!(release("drbd0", "drbd0").contains("take drbd0 apart"));
     }
 }

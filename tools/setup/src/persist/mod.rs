@@ -7,9 +7,9 @@
 mod program;
 
 use super::record::{self, STATE};
-use super::root::Root;
 use super::script::{Script, ScriptFile};
 use crate::failure::{Failure, Result};
+use adit_guard::root::Root;
 
 /// The unit's file.
 const UNIT: &str = "/etc/systemd/system/adit-setup.service";

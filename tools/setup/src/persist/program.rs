@@ -4,7 +4,7 @@ use std::path::Path;
 
 use crate::failure::{Failure, Result};
 use crate::rights::{self, Rights};
-use crate::root::Root;
+use adit_guard::root::Root;
 
 /// Its assumed path on a recorded machine.
 const USUAL: &str = "/usr/local/bin/adit";
@@ -99,6 +99,6 @@ mod tests {
 
     #[test]
     fn a_recorded_machine_has_it_in_the_usual_place() {
-        assert_eq!(path(&Root::recorded("/etc/")).expect("no check"), USUAL);
+        assert_eq!(path(&Root::recorded("/etc/").expect("a recording")).expect("no check"), USUAL);
     }
 }

@@ -8,10 +8,10 @@ use std::path::Path;
 
 use super::args::StatusArgs;
 use super::inventory::Inventory;
-use super::root::Root;
 use crate::failure::{Failure, Result};
 use crate::human::printable_lines;
 use crate::output::{self, Output};
+use adit_guard::root::Root;
 
 /// The header of a recording.
 const HEADER: &str = "\

@@ -204,7 +204,7 @@ fn obstacle(obstacle: &Obstacle) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::root::Root;
+    use adit_guard::root::Root;
 
     #[test]
     fn a_drive_of_a_store_is_told_and_may_be_taken() {
@@ -221,7 +221,7 @@ mod tests {
                  {place}/nvme/nvme0/state = live\n\
                  {place}/nvme/nvme0/nvme0n1/dev = 259:0\n\
                  {place}/nvme/nvme0/nvme0n1/size = 2048\n"
-            ))));
+            )).expect("a recording")));
             let row = text.lines().find(|line| line.contains("0000:01:00.0")).map(str::to_owned);
             (
                 row.is_some_and(|row| row.ends_with("yes")),
@@ -245,9 +245,10 @@ mod tests {
                 "{physical}/class = 0x010802\n{physical}/nvme/nvme3/state = live\n\
                  {physical}/virtfn0 -> ../0000:01:00.1\n\
                  {own}/class = 0x010802\n{own}/physfn -> ../0000:01:00.0\n{driver}"
-            ));
+            ))
+            .expect("a recording");
             let text = of(&Inventory::read(&root));
-            let again = Root::recorded(&root.recording());
+            let again = Root::recorded(&root.recording()).expect("a recording");
             assert_eq!(of(&Inventory::read(&again)), text, "a recording keeps the links");
             text
         };
@@ -277,7 +278,7 @@ mod tests {
                  \"phase\": \"bound\", \"before\": {{\"driver\": \"nvme\", \"driver_override\": null}}, \"identity\": \
                  {{\"ids\": \"\", \"model\": null, \"serial\": null, \"firmware\": null, \"size_bytes\": null, \
                  \"namespaces\": []}}, \"boot_id\": \"one\", \"grant\": \"alice\"}}\n"
-            ));
+            )).expect("a recording");
             of(&Inventory::read(&root))
         };
         let ours = status("one");

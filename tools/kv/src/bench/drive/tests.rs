@@ -152,7 +152,7 @@ fn filled(capacity: usize, count: u64) -> Model {
 fn a_fill_puts_each_object_once_and_keeps_the_depth() {
     let model = filled(1000, 500);
     assert_eq!((model.objects.len(), model.most_waiting), (500, DEPTH));
-    assert!(model.objects.keys().all(|key| objects::object(key).is_some_and(|n| n < 500)));
+    assert!(model.objects.keys().all(|key| blocks::object(key).is_some_and(|n| n < 500)));
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn every_workload_reads_what_it_or_an_earlier_run_put() {
 fn what_an_earlier_run_left_is_known_by_its_numbers() {
     let mut model = filled(1000, 300);
     let known: Vec<u64> = (0..300).filter(|n| n % 3 == 0).collect();
-    model.objects.retain(|key, _| objects::object(key).expect("ours").is_multiple_of(3));
+    model.objects.retain(|key, _| blocks::object(key).expect("ours").is_multiple_of(3));
     let (counted, failure) = run(&mut model, 100, |engine, watch| {
         let mut chooser = Chooser::even(100, 100, 1);
         mix(engine, DEPTH, &mut chooser, Some(&known), watch);

@@ -42,8 +42,8 @@ use super::options::KvBenchArgs;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
-use crate::meter::Meter;
 use crate::output::Output;
+use adit_tools_common::meter::Meter;
 
 /// Interval between looks at an interrupt.
 const LOOK: Duration = Duration::from_millis(100);

@@ -220,7 +220,7 @@ impl Plan {
             return Ok(());
         }
         let devices = store::open_devices(&targets, file_bytes)?;
-        store::guard(&targets, &devices, force)?;
+        adit_guard::check_format(&targets, &devices, force)?;
         if force { Ok(()) } else { kept::refuse(&store::name(&targets), &devices) }
     }
 

@@ -46,7 +46,7 @@ fn judged_with(
     device: &Device,
     allow_destroy: bool,
 ) -> Result<Vec<Warning>> {
-    let root = Root::recorded(machine);
+    let root = Root::recorded(machine).expect("a recording");
     let findings = look(&root, &Written { target, device, is_ours: false });
     judge(&[(target.device(), findings)], Permission { is_given: allow_destroy, ..ALLOW_DESTROY })
 }
@@ -110,7 +110,7 @@ fn the_claim_of_our_own_handle_is_no_obstacle() {
     let machine = with("/recorded/claimed-nvme0n1 = yes\n");
     let null = "null:".parse().expect("a target");
     let device = Device::open(&null, &DeviceOptions::default()).expect("nothing is opened");
-    let (root, target) = (Root::recorded(&machine), drive());
+    let (root, target) = (Root::recorded(&machine).expect("a recording"), drive());
     let found = |is_ours| look(&root, &Written { target: &target, device: &device, is_ours });
     assert_eq!((found(true), found(false).len()), (vec![], 1));
     let text = refusal_of(&machine, &target);
@@ -148,7 +148,7 @@ fn a_process_that_only_has_the_drive_open_is_a_warning() {
 
 #[test]
 fn files_and_what_is_made_for_the_run_are_free() {
-    let root = Root::recorded(EMPTY);
+    let root = Root::recorded(EMPTY).expect("a recording");
     for target in ["null:", "soft:mem=64M", "soft:null"] {
         let target = target.parse().expect("a target");
         assert_eq!(place(&root, &target), Contents::Free, "{target}");

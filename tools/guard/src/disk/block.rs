@@ -5,15 +5,15 @@ use std::path::{Path, PathBuf};
 use crate::root::Root;
 
 /// The machine's block devices.
-pub(super) const BLOCK: &str = "/sys/class/block";
+pub const BLOCK: &str = "/sys/class/block";
 
 /// Returns a block device's directory in sysfs.
-pub(super) fn block(device: &str) -> PathBuf {
+pub fn block(device: &str) -> PathBuf {
     Path::new(BLOCK).join(device)
 }
 
 /// Returns a block device's partitions in numerical order.
-pub(super) fn partitions(root: &Root, device: &str) -> Vec<String> {
+pub fn partitions(root: &Root, device: &str) -> Vec<String> {
     let mut names = root.names_quietly(block(device));
     names.retain(|name| {
         name.starts_with(device) && root.exists(block(device).join(name).join("partition"))
@@ -41,7 +41,8 @@ mod tests {
         let names = ["nvme0n1p10", "nvme0n1p2", "nvme0n1p1"];
         let lines = names.map(|name| format!("/sys/class/block/nvme0n1/{name}/partition = 1\n"));
         let root =
-            Root::recorded(&(lines.concat() + "/sys/class/block/nvme0n1/queue/rotational = 0\n"));
+            Root::recorded(&(lines.concat() + "/sys/class/block/nvme0n1/queue/rotational = 0\n"))
+                .expect("a recording");
         assert_eq!(partitions(&root, "nvme0n1"), ["nvme0n1p1", "nvme0n1p2", "nvme0n1p10"]);
     }
 }

@@ -237,7 +237,7 @@ mod tests {
 
     #[test]
     fn mounts_are_found_by_number_in_other_namespaces_and_by_name() {
-        let root = Root::recorded(MACHINE);
+        let root = Root::recorded(MACHINE).expect("a recording");
         let mounts = Mounts::read(&root);
         let here = |at: &str| (at.to_owned(), None);
         assert_eq!(places(&mounts, "nvme0n1p1", "259:1"), [here("/")], "each file system once");
@@ -252,7 +252,8 @@ mod tests {
 
     #[test]
     fn a_member_of_a_btrfs_that_is_mounted_out_of_sight_is_in_use() {
-        let root = Root::recorded("/sys/fs/btrfs/5f9c/devices/nvme1n1/size = 8\n");
+        let root =
+            Root::recorded("/sys/fs/btrfs/5f9c/devices/nvme1n1/size = 8\n").expect("a recording");
         let found = places(&Mounts::read(&root), "nvme1n1", "259:3");
         assert_eq!(found.len(), 1);
     }

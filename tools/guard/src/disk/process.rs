@@ -6,11 +6,19 @@ use crate::root::Root;
 
 /// A process of this machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Process {
+pub struct Process {
     /// Its id.
-    pub(crate) pid: u32,
+    pub pid: u32,
     /// Its command name.
-    pub(crate) name: String,
+    pub name: String,
+}
+
+impl Process {
+    /// Describes that it has `what` open, and how to end that.
+    pub fn opened(&self, what: &str) -> (String, String) {
+        let Process { pid, name } = self;
+        (format!("{what} is open in process {pid} ({name})"), format!("end process {pid}"))
+    }
 }
 
 /// Returns the ids of all processes.

@@ -13,10 +13,9 @@ use std::time::Duration;
 
 use nix::unistd::{AccessFlags, eaccess};
 
-use super::machine;
-use super::rights::{self, Rights};
+use super::program;
 use super::tree::{self, NOT_RECORDED, Noted, Scratch};
-use crate::failure::{Failure, Result};
+use adit_tools_common::failure::{Failure, Result};
 
 /// Time limit of a program that only reads.
 const PROBE_LIMIT: Duration = Duration::from_secs(60);
@@ -32,7 +31,7 @@ const CLOSED: &str = "permission denied";
 
 /// The files of one machine.
 #[derive(Debug)]
-pub(crate) struct Root {
+pub struct Root {
     base: PathBuf,
     live: bool,
     /// Paths read so far.
@@ -47,7 +46,7 @@ impl Root {
     ///
     /// # Errors
     /// When `sysroot` does not exist or is no recording.
-    pub(crate) fn open(sysroot: Option<&Path>) -> Result<Root> {
+    pub fn open(sysroot: Option<&Path>) -> Result<Root> {
         let Some(path) = sysroot else { return Ok(Root::at("/".into(), true, None)) };
         let cannot = |why: &dyn std::fmt::Display| {
             Failure::usage(format!(
@@ -60,57 +59,40 @@ impl Root {
             return Ok(Root::at(base, false, None));
         }
         let text = fs::read_to_string(path).map_err(|why| cannot(&why))?;
-        let scratch = tree::unpack(&text).map_err(|why| cannot(&why))?;
-        Ok(Root::at(scratch.path().to_owned(), false, Some(scratch)))
+        Root::recorded(&text).map_err(|why| cannot(&why))
     }
 
     fn at(base: PathBuf, live: bool, scratch: Option<Scratch>) -> Root {
         Root { base, live, noted: Mutex::default(), _scratch: scratch }
     }
 
-    /// Returns the machine that `text` describes, in the form of a recording.
-    #[cfg(test)]
-    pub(crate) fn recorded(text: &str) -> Root {
-        let scratch = tree::unpack(text).expect("a recording");
-        Root::at(scratch.path().to_owned(), false, Some(scratch))
+    /// Returns the machine that `text` describes, a recording.
+    ///
+    /// # Errors
+    /// The first malformed line, or the system's error.
+    pub fn recorded(text: &str) -> std::result::Result<Root, String> {
+        let scratch = tree::unpack(text)?;
+        Ok(Root::at(scratch.path().to_owned(), false, Some(scratch)))
     }
 
     /// Returns whether this is the machine the process runs on. Otherwise nothing is changed, opened or run.
-    pub(crate) fn is_live(&self) -> bool {
+    pub fn is_live(&self) -> bool {
         self.live
     }
 
-    /// Returns a sentence if others than root can change the file `path` of this machine. Of a recorded one, only the
-    /// recording's reader depends on it.
-    pub(crate) fn changed_by_others(&self, path: &str) -> Option<String> {
-        let real = self.path(path);
-        if !self.live || fs::symlink_metadata(&real).is_err() {
-            return None;
-        }
-        // Links above it are as good as what they lead to.
-        let folder = fs::canonicalize(real.parent()?).ok()?;
-        rights::of_others(&folder.join(real.file_name()?), Rights::of)
-    }
-
-    /// The machine that is recorded, as if it was this one.
-    #[cfg(test)]
-    pub(crate) fn into_live(self) -> Root {
-        Root { live: true, ..self }
-    }
-
     /// Returns the real location of `path` (absolute, as on the machine). Reads there are not noted.
-    pub(crate) fn path(&self, path: impl AsRef<Path>) -> PathBuf {
+    pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.base.join(path.strip_prefix("/").unwrap_or(path))
     }
 
     /// Notes `path` for callers that read it themselves.
-    pub(crate) fn note(&self, path: impl AsRef<Path>) {
+    pub fn note(&self, path: impl AsRef<Path>) {
         self.noted.lock().expect("no reader panics").entry(path.as_ref().to_owned()).or_default();
     }
 
     /// Returns a file's text without surrounding white space.
-    pub(crate) fn text(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub fn text(&self, path: impl AsRef<Path>) -> Option<String> {
         self.note(&path);
         let bytes = fs::read(self.inside(path)?).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
@@ -118,13 +100,13 @@ impl Root {
 
     /// As [`Root::text`], for an attribute that is read under its device's lock: while a driver is stuck in
     /// probing or removing the device the kernel does not answer, and the result is `None`.
-    pub(crate) fn text_in_time(&self, path: impl AsRef<Path>) -> Option<String> {
+    pub fn text_in_time(&self, path: impl AsRef<Path>) -> Option<String> {
         if !self.live {
             return self.text(path);
         }
         self.note(&path);
         let real = self.path(path);
-        let bytes = machine::within(ATTRIBUTE_LIMIT, move || fs::read(real)).ok()?;
+        let bytes = program::within(ATTRIBUTE_LIMIT, move || fs::read(real)).ok()?;
         Some(String::from_utf8_lossy(&bytes).trim().to_owned())
     }
 
@@ -139,7 +121,7 @@ impl Root {
     }
 
     /// Returns the names in a directory, sorted; empty if it does not exist.
-    pub(crate) fn names(&self, directory: impl AsRef<Path>) -> Vec<String> {
+    pub fn names(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let directory = directory.as_ref();
         self.note(directory);
         let names = self.names_quietly(directory);
@@ -150,7 +132,7 @@ impl Root {
     }
 
     /// As [`Root::names`], without noting, for directories of which little matters.
-    pub(crate) fn names_quietly(&self, directory: impl AsRef<Path>) -> Vec<String> {
+    pub fn names_quietly(&self, directory: impl AsRef<Path>) -> Vec<String> {
         let Some(real) = self.inside(directory) else { return Vec::new() };
         let Ok(entries) = fs::read_dir(real) else { return Vec::new() };
         let names = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned());
@@ -160,21 +142,14 @@ impl Root {
     }
 
     /// Returns whether the file or directory exists, following links.
-    pub(crate) fn exists(&self, path: impl AsRef<Path>) -> bool {
+    pub fn exists(&self, path: impl AsRef<Path>) -> bool {
         self.note(&path);
         self.path(path).exists()
     }
 
-    /// Returns whether removing `path` would have an effect: on a file, a link with any target, or the leftover
-    /// of an interrupted write.
-    pub(crate) fn is_left(&self, path: impl AsRef<Path>) -> bool {
-        let paths = [path.as_ref().to_owned(), machine::beside(path.as_ref())];
-        paths.iter().any(|path| fs::symlink_metadata(self.path(path)).is_ok())
-    }
-
     /// Returns whether a file exists whose content must not be recorded, such as a firmware table. The
     /// recording contains only its existence.
-    pub(crate) fn present(&self, path: impl AsRef<Path>) -> bool {
+    pub fn present(&self, path: impl AsRef<Path>) -> bool {
         let path = path.as_ref();
         let there = self.path(path).exists();
         if there && !self.path(path).is_dir() {
@@ -187,7 +162,7 @@ impl Root {
 
     /// Returns whether this user may read and write the device file `path`; `None` if it does not exist. A
     /// recording contains the answer instead of the file.
-    pub(crate) fn openable(&self, path: impl AsRef<Path>) -> Option<bool> {
+    pub fn openable(&self, path: impl AsRef<Path>) -> Option<bool> {
         let (path, real) = (path.as_ref(), self.path(&path));
         if real.is_dir() || !real.exists() {
             return None;
@@ -202,7 +177,7 @@ impl Root {
     }
 
     /// Returns the lines of a long file that `keep` accepts; the recording contains only those.
-    pub(crate) fn lines(
+    pub fn lines(
         &self,
         path: impl AsRef<Path>,
         mut keep: impl FnMut(&str) -> bool,
@@ -221,26 +196,26 @@ impl Root {
     }
 
     /// Returns a link's target on the machine without noting it.
-    pub(crate) fn link_quietly(&self, link: impl AsRef<Path>) -> Option<PathBuf> {
+    pub fn link_quietly(&self, link: impl AsRef<Path>) -> Option<PathBuf> {
         let target = fs::read_link(self.path(link)).ok()?;
         Some(tree::on_the_machine(&self.base, &target))
     }
 
     /// Notes a link whose target's content does not matter.
-    pub(crate) fn note_link(&self, link: impl AsRef<Path>, target: impl AsRef<Path>) {
+    pub fn note_link(&self, link: impl AsRef<Path>, target: impl AsRef<Path>) {
         let (link, target) = (link.as_ref().to_owned(), target.as_ref().to_owned());
         self.noted.lock().expect("no reader panics").insert(link, Noted::Link(target));
     }
 
     /// Returns the last component of a link's target, such as the name of a driver or a group.
-    pub(crate) fn link_name(&self, link: impl AsRef<Path>) -> Option<String> {
+    pub fn link_name(&self, link: impl AsRef<Path>) -> Option<String> {
         self.note(&link);
         let target = fs::read_link(self.path(link)).ok()?;
         Some(target.file_name()?.to_string_lossy().into_owned())
     }
 
     /// Resolves all links in a path of the machine.
-    pub(crate) fn resolve(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
+    pub fn resolve(&self, path: impl AsRef<Path>) -> Option<PathBuf> {
         self.note(&path);
         let real = fs::canonicalize(self.path(path)).ok()?;
         Some(Path::new("/").join(real.strip_prefix(&self.base).ok()?))
@@ -251,12 +226,7 @@ impl Root {
     ///
     /// # Errors
     /// Why there is no output: it is not installed, lacks rights, or was not recorded.
-    pub(crate) fn probe(
-        &self,
-        program: &str,
-        arguments: &[&str],
-        subject: &str,
-    ) -> io::Result<String> {
+    pub fn probe(&self, program: &str, arguments: &[&str], subject: &str) -> io::Result<String> {
         let recorded = Path::new("/recorded").join(program);
         let (printed, failed) =
             (recorded.join(subject), recorded.join(format!("{subject}.failed")));
@@ -264,7 +234,7 @@ impl Root {
             return self.recorded_probe(program, &printed, &failed);
         }
         let words: Vec<String> = arguments.iter().map(|&word| word.to_owned()).collect();
-        let result = machine::run(program, &words, PROBE_LIMIT).map_err(|why| match why.kind() {
+        let result = program::run(program, &words, PROBE_LIMIT).map_err(|why| match why.kind() {
             io::ErrorKind::NotFound => io::Error::other(format!("{program} is not installed")),
             _ => why,
         });
@@ -283,7 +253,7 @@ impl Root {
     }
 
     /// Returns the result of `look` on this machine; a recording contains it in `/recorded/NAME`.
-    pub(crate) fn observed(&self, name: &str, look: impl FnOnce() -> String) -> Option<String> {
+    pub fn observed(&self, name: &str, look: impl FnOnce() -> String) -> Option<String> {
         let file = Path::new("/recorded").join(name);
         if !self.live {
             return self.text(file);
@@ -294,7 +264,7 @@ impl Root {
     }
 
     /// Returns everything read so far as a recording.
-    pub(crate) fn recording(&self) -> String {
+    pub fn recording(&self) -> String {
         tree::pack(&self.base, &self.noted.lock().expect("no reader panics"))
     }
 }

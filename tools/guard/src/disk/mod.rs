@@ -1,6 +1,16 @@
 //! Inspects any block device, not only a controller's namespace: its users and contents, for commands that
 //! would write to it.
 
+mod block;
+mod exports;
+mod mounts;
+mod namespace;
+mod open_files;
+mod process;
+mod signature;
+mod usage;
+mod uses;
+
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
@@ -8,18 +18,22 @@ use std::path::Path;
 use nix::errno::Errno;
 use nix::sys::stat::{major, minor};
 
-use super::block::{block, device_at, partitions};
-use super::namespace::{behind_generic, signatures};
-use super::signature::{self, Signature};
-use super::usage::Usage;
-use super::uses::Use;
-use crate::change::Hands;
-use crate::machine::Machine;
+use block::device_at;
+use namespace::behind_generic;
+
+use crate::program;
 use crate::root::Root;
+
+pub use block::{BLOCK, block, partitions};
+pub use namespace::NamespacePath;
+pub use process::Process;
+pub use signature::{NO_DEVICE, Signature, signatures, signatures_of_file, told_once};
+pub use usage::Usage;
+pub use uses::Use;
 
 /// A block device.
 #[derive(Debug)]
-pub(crate) struct Disk {
+pub struct Disk {
     /// Its name in the kernel, such as `nvme0n1` or `dm-0`.
     pub name: String,
     /// Uses of it or its partitions.
@@ -34,14 +48,11 @@ pub(crate) struct Disk {
 
 impl Disk {
     /// Inspects the block device `name` and its uses on the whole machine.
-    pub(crate) fn read(root: &Root, name: &str) -> Disk {
+    pub fn read(root: &Root, name: &str) -> Disk {
         let partitions = partitions(root, name);
         let devices: Vec<&str> =
             std::iter::once(name).chain(partitions.iter().map(String::as_str)).collect();
-        let signatures = match signatures(root, name, &devices) {
-            (Some(found), _) => Ok(found),
-            (None, why) => Err(why.unwrap_or_default()),
-        };
+        let signatures = signatures(root, &devices);
         let usage = Usage::read(root);
         let mut uses = usage.of(root, &devices);
         uses.extend(usage.of_pools(signatures.as_deref().unwrap_or_default()));
@@ -56,23 +67,11 @@ impl Disk {
 
 /// Returns the name of the block device that a file is, or that belongs to the generic NVMe device it is;
 /// `None` for other files.
-pub(crate) fn disk_of_file(root: &Root, file: &Path) -> Option<String> {
+pub fn disk_of_file(root: &Root, file: &Path) -> Option<String> {
     let name =
         if root.is_live() { by_number(root, file) } else { device_at(root, file.to_str()?) }?;
     let name = behind_generic(&name).unwrap_or(name);
     root.exists(block(&name)).then_some(name)
-}
-
-/// Returns the signatures in `file`, an image of `device`.
-///
-/// # Errors
-/// Why they could not be looked for.
-pub(crate) fn signatures_of_file(
-    root: &Root,
-    file: &str,
-    device: &str,
-) -> Result<Vec<Signature>, String> {
-    signature::of_file(root, file, device)
 }
 
 /// Returns the kernel's name of a device file of this machine, whatever the file's own name.
@@ -91,7 +90,7 @@ fn by_number(root: &Root, file: &Path) -> Option<String> {
 /// Returns whether the device is in exclusive use; being open alone does not count.
 fn is_claimed(root: &Root, name: &str) -> bool {
     let busy = |why: &std::io::Error| why.raw_os_error() == Some(Errno::EBUSY as i32);
-    let look = || match Machine.claim(&Path::new("/dev").join(name)) {
+    let look = || match program::claim(&Path::new("/dev").join(name)) {
         Err(why) if busy(&why) => "yes".to_owned(),
         _ => "no".to_owned(),
     };
@@ -117,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_disk_is_found_by_each_of_its_files() {
-        let root = Root::recorded(MACHINE);
+        let root = Root::recorded(MACHINE).expect("a recording");
         let disk = |file: &str| disk_of_file(&root, Path::new(file));
         for file in ["/dev/nvme0n1", "/dev/ng0n1", "/dev/disk/by-id/mine"] {
             assert_eq!(disk(file).as_deref(), Some("nvme0n1"), "{file}");
@@ -129,7 +128,7 @@ mod tests {
 
     #[test]
     fn what_is_on_a_partition_is_on_the_disk() {
-        let root = Root::recorded(MACHINE);
+        let root = Root::recorded(MACHINE).expect("a recording");
         let disk = Disk::read(&root, "nvme0n1");
         assert!(matches!(&disk.uses[..], [Use::Mounted { device, .. }] if device == "nvme0n1p1"));
         let found = disk.signatures.expect("recorded");
@@ -141,7 +140,7 @@ mod tests {
     #[test]
     fn a_disk_that_is_read_only_or_claimed_says_so() {
         let more = "/sys/class/block/nvme0n1/ro = 1\n/recorded/claimed-nvme0n1 = yes\n";
-        let root = Root::recorded(&(MACHINE.to_owned() + more));
+        let root = Root::recorded(&(MACHINE.to_owned() + more)).expect("a recording");
         let disk = Disk::read(&root, "nvme0n1");
         assert!(disk.is_read_only && disk.is_claimed);
     }

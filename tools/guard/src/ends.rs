@@ -17,7 +17,7 @@ use adit_driver::{Buffer, Completion, Device, Error, RejectReason, Rejected};
 use adit_kvstore::{UNIT_BYTES, survey};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
-use crate::inventory::{Signature, signatures_of_file};
+use crate::disk::{Signature, signatures_of_file};
 use crate::root::Root;
 
 /// Bytes read from the start.
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_device_of_zeroes_holds_nothing_and_takes_no_program_to_tell() {
         let device = device(&[]);
-        let recorded = Root::recorded("/recorded/nothing = x");
+        let recorded = Root::recorded("/recorded/nothing = x").expect("a recording");
         assert_eq!(signatures(&recorded, &device), Ok(Vec::new()));
         assert_eq!(are_zero(&device), Ok(true));
     }
@@ -248,7 +248,7 @@ mod tests {
 
     #[test]
     fn an_image_that_cannot_be_judged_is_not_taken_for_an_empty_one() {
-        let root = Root::recorded("/recorded/wipefs/x = y");
+        let root = Root::recorded("/recorded/wipefs/x = y").expect("a recording");
         let why = signatures(&root, &device(&[(0, &swap_header())])).expect_err("not recorded");
         assert!(why.contains("wipefs"), "{why}");
     }

@@ -1,9 +1,10 @@
 //! Shows progress: one line on a terminal, nothing in a pipe.
 
+use std::fmt;
 use std::time::{Duration, Instant};
 
 use crate::human;
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
 
 /// Time after which a command shows a line.
 const PATIENCE: Duration = Duration::from_secs(2);
@@ -33,14 +34,14 @@ impl Meter {
     }
 
     /// Creates a line that appears once the command has taken two seconds.
-    pub(crate) fn of_long_work() -> Meter {
+    pub fn of_long_work() -> Meter {
         let mut meter = Meter::new();
         meter.shown += PATIENCE - INTERVAL;
         meter
     }
 
     /// Updates the line with how much of the work is done.
-    pub(crate) fn show_bytes(&mut self, done: u64, all: u64) {
+    pub fn show_bytes(&mut self, done: u64, all: u64) {
         self.show(|_| format!("{} of {}", human::capacity(done), human::capacity(all)));
     }
 
@@ -57,5 +58,36 @@ impl Meter {
 impl Drop for Meter {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// A line with a wait such as `waiting for nvme0n1` and its seconds, once it takes two, until this is dropped.
+#[derive(Debug)]
+pub struct WaitLine(ProgressBar);
+
+impl WaitLine {
+    /// Begins the wait.
+    pub fn begin(what: &str) -> WaitLine {
+        let what = human::printable(what);
+        let line = move |state: &ProgressState, line: &mut dyn fmt::Write| {
+            let waited = state.elapsed();
+            if waited >= PATIENCE {
+                // A terminal that has gone away is no failure.
+                let _ = write!(line, "{what} … {} s", waited.as_secs());
+            }
+        };
+        let style = ProgressStyle::with_template("{line}").expect("the template is valid");
+        let bar = ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr());
+        bar.set_style(style.with_key("line", line));
+        if !bar.is_hidden() {
+            bar.enable_steady_tick(INTERVAL);
+        }
+        WaitLine(bar)
+    }
+}
+
+impl Drop for WaitLine {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
     }
 }

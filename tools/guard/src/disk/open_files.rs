@@ -169,7 +169,7 @@ mod tests {
             "/proc/77/fd/3 -> /dev/nvme0n1\n/proc/77/fd/4 -> /dev/nvme0n1\n/proc/77/fd/5 -> /home/x\n\
              /proc/77/comm = fio\n/proc/8/fd/12 -> /dev/vfio/7\n/proc/8/comm = qemu\n\
              /proc/9/fd/0 -> pipe:[4]\n/proc/9/comm = cat\n/recorded/processes-unseen = 2\n",
-        );
+        ).expect("a recording");
         let open = OpenFiles::read(&root);
         let fio = Process { pid: 77, name: "fio".to_owned() };
         assert_eq!(open.of("/dev/nvme0n1"), [fio]);

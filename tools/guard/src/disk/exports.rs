@@ -78,7 +78,7 @@ mod tests {
              /sys/kernel/config/target/core/alua/x/enable = 1\n\
              /dev/disk/by-id/a -> ../../nvme0n1p1\n/dev/nvme0n1p1 = (not recorded)\n\
              /sys/class/block/nvme0n1p1/dev = 259:1\n",
-        );
+        ).expect("a recording");
         let devices: Vec<String> = all(&root).into_iter().map(|export| export.device).collect();
         assert_eq!(devices, ["nvme0n1p1", "nvme2", "nvme3n1"]);
     }

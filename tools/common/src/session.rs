@@ -3,12 +3,11 @@
 use std::thread;
 
 use adit_driver::memory::AnyBuffer;
-use adit_driver::{Buffer, Target, Time};
+use adit_driver::{Buffer, Time};
 use adit_kvstore::shard::{self, Action, Done, Outcome, Request};
 use adit_kvstore::store::ObjectInfo;
-use adit_kvstore::{Key, Local, OpenOptions, Quota, Store, TenantId};
+use adit_kvstore::{Key, Local, Quota, TenantId};
 
-use super::store;
 use crate::failure::{Failure, Result};
 
 /// Objects listed at once.
@@ -20,15 +19,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// Opens the store on `targets`.
-    ///
-    /// # Errors
-    /// As [`Store::open_local`].
-    pub fn open(targets: Vec<Target>) -> Result<Session> {
-        store::check_there(&targets, store::NO_STORE)?;
-        Ok(Session::of(Store::open_local(&OpenOptions::new(targets))?))
-    }
-
     /// Wraps an open store.
     pub fn of(local: Local) -> Session {
         Session { local }
@@ -48,7 +38,7 @@ impl Session {
     ///
     /// # Errors
     /// Why the store failed.
-    pub(crate) fn call(&mut self, action: Action) -> Result<(Outcome, AnyBuffer)> {
+    pub fn call(&mut self, action: Action) -> Result<(Outcome, AnyBuffer)> {
         Ok(self.batch(vec![action])?.pop().expect("one answer for one action"))
     }
 
@@ -56,7 +46,7 @@ impl Session {
     ///
     /// # Errors
     /// The store's first failure.
-    pub(crate) fn batch(&mut self, actions: Vec<Action>) -> Result<Vec<(Outcome, AnyBuffer)>> {
+    pub fn batch(&mut self, actions: Vec<Action>) -> Result<Vec<(Outcome, AnyBuffer)>> {
         let count = actions.len();
         let request = |(reply, action)| Request { reply, deadline: Time::NEVER, action };
         self.local.submit_many(self.local.now(), (0..).zip(actions).map(request));
@@ -76,7 +66,7 @@ impl Session {
     ///
     /// # Errors
     /// When there cannot be a tenant of this name, or the store failed.
-    pub(crate) fn tenant(&mut self, name: &str) -> Result<TenantId> {
+    pub fn tenant(&mut self, name: &str) -> Result<TenantId> {
         self.definition(|local, now| local.tenant(now, name))
     }
 
@@ -84,7 +74,7 @@ impl Session {
     ///
     /// # Errors
     /// As [`Local::set_quota`].
-    pub(crate) fn set_quota(&mut self, tenant: TenantId, quota: Option<Quota>) -> Result<()> {
+    pub fn set_quota(&mut self, tenant: TenantId, quota: Option<Quota>) -> Result<()> {
         self.definition(|local, now| local.set_quota(now, tenant, quota))
     }
 
@@ -111,7 +101,7 @@ impl Session {
     }
 
     /// Returns information about an object.
-    pub(crate) fn info(&self, key: &Key) -> Option<ObjectInfo> {
+    pub fn info(&self, key: &Key) -> Option<ObjectInfo> {
         self.local.info(self.local.now(), key)
     }
 
@@ -137,7 +127,7 @@ impl Session {
     ///
     /// # Errors
     /// When there is not enough memory.
-    pub(crate) fn allocate(&self, device: u8, bytes: u64) -> Result<Buffer> {
+    pub fn allocate(&self, device: u8, bytes: u64) -> Result<Buffer> {
         let whole = adit_kvstore::units(bytes.max(1)) * adit_kvstore::UNIT_BYTES;
         let whole = usize::try_from(whole).map_err(Failure::failed)?;
         let mut buffer = self.local.allocate_on(device, whole)?;
@@ -158,7 +148,7 @@ impl Session {
 ///
 /// # Panics
 /// If the request had none.
-pub(crate) fn one(memory: AnyBuffer) -> Buffer {
+pub fn one(memory: AnyBuffer) -> Buffer {
     match memory {
         AnyBuffer::One(buffer) => buffer,
         _ => panic!("an answer gives the memory back"),

@@ -25,14 +25,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 const INDENT: &str = "    ";
 
 /// Stands in a recording for a file of which only the existence is known.
-pub(crate) const NOT_RECORDED: &str = "(not recorded)";
+pub(super) const NOT_RECORDED: &str = "(not recorded)";
 
 /// Limit for circular links, as in the kernel.
 const LINKS_MAX: usize = 40;
 
 /// A temporary directory, removed when dropped.
 #[derive(Debug)]
-pub(crate) struct Scratch(PathBuf);
+pub(super) struct Scratch(PathBuf);
 
 impl Scratch {
     /// Creates it in memory if possible, because a machine has hundreds of files.
@@ -56,7 +56,7 @@ impl Scratch {
         }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    pub(super) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -70,7 +70,7 @@ impl Drop for Scratch {
 
 /// How a recording represents a path.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) enum Noted {
+pub(super) enum Noted {
     /// By its content.
     #[default]
     AsItIs,
@@ -92,7 +92,7 @@ enum TreeLine<'a> {
 ///
 /// # Errors
 /// The first malformed line, or the system's error.
-pub(crate) fn unpack(text: &str) -> Result<Scratch, String> {
+pub(super) fn unpack(text: &str) -> Result<Scratch, String> {
     let scratch = Scratch::new().map_err(|why| {
         format!("it cannot be unpacked in {}: {why}", std::env::temp_dir().display())
     })?;
@@ -161,7 +161,7 @@ fn inside(base: &Path, target: &str) -> PathBuf {
 }
 
 /// Returns the `noted` files below `base` as a recording.
-pub(crate) fn pack(base: &Path, noted: &BTreeMap<PathBuf, Noted>) -> String {
+pub(super) fn pack(base: &Path, noted: &BTreeMap<PathBuf, Noted>) -> String {
     let mut packer = Packer { base, lines: BTreeMap::new() };
     // Replacements come before the files themselves, which other paths may lead to as well.
     for (path, noted) in noted {
@@ -261,7 +261,7 @@ impl Packer<'_> {
 
 /// Returns a link's target as on the machine; in an unpacked recording, absolute targets point to where it is
 /// unpacked.
-pub(crate) fn on_the_machine(base: &Path, target: &Path) -> PathBuf {
+pub(super) fn on_the_machine(base: &Path, target: &Path) -> PathBuf {
     target
         .strip_prefix(base)
         .map_or_else(|_| target.to_owned(), |inside| Path::new("/").join(inside))

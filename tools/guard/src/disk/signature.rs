@@ -2,22 +2,25 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::block::block;
 use crate::root::Root;
 
 /// The signature of a file system, RAID, volume manager or partition table.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub(crate) struct Signature {
+pub struct Signature {
     /// The block device.
-    pub(crate) device: String,
+    pub device: String,
     /// Its byte offset.
-    pub(crate) offset: u64,
+    pub offset: u64,
     /// Its type: `ext4`, `LVM2_member`, `linux_raid_member`, `zfs_member`, `gpt`, …
     #[serde(rename = "type")]
-    pub(crate) kind: String,
+    pub kind: String,
     /// Its usage: `filesystem`, `raid`, `partition-table`, `crypto` or `other`.
-    pub(crate) usage: String,
-    pub(crate) label: Option<String>,
-    pub(crate) uuid: Option<String>,
+    pub usage: String,
+    /// Its label, if it has one.
+    pub label: Option<String>,
+    /// Its identifier, if it has one.
+    pub uuid: Option<String>,
 }
 
 /// The output of `wipefs --json`.
@@ -37,14 +40,25 @@ struct PrintedSignature {
     uuid: Option<String>,
 }
 
-/// Returns the signatures on `devices`, a namespace and its partitions.
+/// Why a namespace without a block device cannot be inspected.
+pub const NO_DEVICE: &str =
+    "the kernel shows no device for it: its format is one that Linux cannot use";
+
+/// Returns the signatures on `devices`, a block device and its partitions.
 ///
 /// # Errors
 /// Why the search failed.
-pub(super) fn of(root: &Root, devices: &[&str]) -> Result<Vec<Signature>, String> {
+pub fn signatures(root: &Root, devices: &[&str]) -> Result<Vec<Signature>, String> {
+    // Without a device number there is no file in /dev: the kernel is still scanning the namespace, or does not
+    // support its format. Another system may have stored data there, so it does not count as empty.
+    let attribute = |name: &str| root.text(block(devices[0]).join(name));
+    // A device without a size cannot be read either.
+    if attribute("dev").is_none() || attribute("size").as_deref() == Some("0") {
+        return Err(NO_DEVICE.to_owned());
+    }
     let mut all = Vec::new();
     for device in devices {
-        all.extend(of_file(root, &format!("/dev/{device}"), device)?);
+        all.extend(signatures_of_file(root, &format!("/dev/{device}"), device)?);
     }
     Ok(all)
 }
@@ -52,8 +66,8 @@ pub(super) fn of(root: &Root, devices: &[&str]) -> Result<Vec<Signature>, String
 /// Returns the signatures in `file`, a device or an image of one, attributed to `device`.
 ///
 /// # Errors
-/// As [`of`].
-pub(super) fn of_file(root: &Root, file: &str, device: &str) -> Result<Vec<Signature>, String> {
+/// As [`signatures`].
+pub fn signatures_of_file(root: &Root, file: &str, device: &str) -> Result<Vec<Signature>, String> {
     let arguments = ["--no-act", "--json", "--output", "DEVICE,OFFSET,TYPE,UUID,LABEL,USAGE", file];
     let printed = root.probe("wipefs", &arguments, device);
     parse(device, &printed.map_err(|why| why.to_string())?)
@@ -88,6 +102,26 @@ impl PrintedSignature {
             label: self.label,
             uuid: self.uuid,
         })
+    }
+}
+
+/// Describes signatures, with their device; once for each device and type, because GPT and ZFS write several
+/// copies.
+pub fn told_once(signatures: &[Signature]) -> Vec<(String, &str)> {
+    let mut words: Vec<(String, &str)> = Vec::new();
+    for signature in signatures {
+        let told = (signature.in_words(), signature.device.as_str());
+        if !words.contains(&told) {
+            words.push(told);
+        }
+    }
+    words
+}
+
+impl Signature {
+    fn in_words(&self) -> String {
+        let label = self.label.as_ref().map(|label| format!(" '{label}'")).unwrap_or_default();
+        format!("{} holds a signature of {}{label} ({})", self.device, self.kind, self.usage)
     }
 }
 
@@ -146,15 +180,17 @@ mod tests {
         let empty = "{\"signatures\": []}";
         let line = |device: &str, printed: &str| format!("/recorded/wipefs/{device} = {printed}\n");
         let ext4 = "{\"signatures\": [{\"offset\": \"0x438\", \"type\": \"ext4\"}]}";
-        let machine = line("nvme0n1", empty) + &line("nvme0n1p1", ext4);
-        let root = Root::recorded(&machine);
-        let found = of(&root, &["nvme0n1", "nvme0n1p1"]).expect("both are recorded");
+        let there = "/sys/class/block/nvme0n1/dev = 259:0\n/sys/class/block/nvme0n1/size = 2048\n";
+        let machine = line("nvme0n1", empty) + &line("nvme0n1p1", ext4) + there;
+        let root = Root::recorded(&machine).expect("a recording");
+        let found = signatures(&root, &["nvme0n1", "nvme0n1p1"]).expect("both are recorded");
         assert_eq!((found.len(), found[0].device.as_str()), (1, "nvme0n1p1"));
-        let why = of(&root, &["nvme0n1", "nvme0n1p2"]).expect_err("not recorded");
+        let why = signatures(&root, &["nvme0n1", "nvme0n1p2"]).expect_err("not recorded");
         assert_eq!(why, "nothing by wipefs is recorded");
         let failed =
-            "/recorded/wipefs/nvme0n1.failed = wipefs: error: /dev/nvme0n1: Permission denied";
-        let why = of(&Root::recorded(failed), &["nvme0n1"]).expect_err("failed then");
+            "/recorded/wipefs/nvme0n1.failed = wipefs: error: /dev/nvme0n1: Permission denied\n";
+        let root = Root::recorded(&(failed.to_owned() + there)).expect("a recording");
+        let why = signatures(&root, &["nvme0n1"]).expect_err("failed then");
         assert!(why.ends_with("Permission denied"), "{why}");
     }
 

@@ -12,8 +12,8 @@ use adit_kvstore::layout::Layout;
 use adit_kvstore::shard::{Action, GetItem, Outcome, Part, PutItem, PutOptions};
 use adit_kvstore::{Key, LayoutId, UNIT_BYTES};
 
-use super::contents::{Contents, Expected};
-use super::objects;
+use adit_load::{Contents, Expected, mix};
+
 use crate::failure::{Failure, Result};
 use crate::session::{Session, one};
 
@@ -56,7 +56,7 @@ impl Blocks {
 
     /// Returns the key of a sequence's block.
     pub fn key(sequence: u64, block: u64) -> Key {
-        objects::key(number(sequence, block))
+        key(number(sequence, block))
     }
 
     /// Creates blocks of a layout, registering it with the store if necessary.
@@ -126,10 +126,10 @@ impl Blocks {
         for (tensor, room) in (0..tensors).zip(data.chunks_mut(self.tensor_room())) {
             self.contents.stamp(room, object * tensors + tensor, 0);
         }
-        let after = (block > 0).then(|| objects::key(object - 1));
+        let after = (block > 0).then(|| key(object - 1));
         let options = PutOptions { layout: self.id, after, ..PutOptions::default() };
         PutItem {
-            key: objects::key(object),
+            key: key(object),
             bytes: self.layout.block_bytes(),
             data: AnyBuffer::One(data),
             options,
@@ -196,7 +196,33 @@ impl Blocks {
     }
 }
 
+/// Returns an object's key: 16 bytes, like block hashes.
+pub fn key(object: u64) -> Key {
+    Key::from(u128::from(mix(object)) << 64 | u128::from(object))
+}
+
+/// Returns the object of a key; `None` if it is not one of ours.
+pub fn object(key: &Key) -> Option<u64> {
+    let bits = u128::from_be_bytes(key.as_bytes().try_into().ok()?);
+    let object = bits as u64;
+    (mix(object) == (bits >> 64) as u64).then_some(object)
+}
+
 fn number(sequence: u64, block: u64) -> u64 {
     assert!(block < 1 << SEQUENCE_BITS, "a sequence has fewer blocks");
     sequence << SEQUENCE_BITS | block
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_objects_are_one_to_one() {
+        for number in [0, 1, u64::MAX, 1 << 40] {
+            assert_eq!(object(&key(number)), Some(number));
+        }
+        assert_eq!(object(&Key::from(7u64)), None);
+        assert_eq!(object(&Key::from(7u128)), None);
+    }
 }

@@ -9,7 +9,11 @@
 //! As in fio, files are overwritten without a question, unless they hold a store of Adit, which counts as a signature
 //! everywhere. Targets made for the run (`soft:mem`, `null:`) hold no data.
 
+pub mod disk;
 mod ends;
+pub mod program;
+pub mod root;
+mod tree;
 
 use std::fs::File;
 
@@ -17,11 +21,11 @@ use adit_driver::soft::{self, Storage};
 use adit_driver::target::KernelPath;
 use adit_driver::{Device, Target};
 use adit_kvstore::survey;
+use adit_tools_common::failure::{Failure, Result};
+use adit_tools_common::human::printable;
+use adit_tools_common::output::Warning;
 
-use crate::failure::{Failure, Result};
-use crate::human::printable;
-use crate::inventory::{Disk, Signature, Use, disk_of_file, told_once};
-use crate::output::Warning;
+use crate::disk::{Disk, Signature, Use, disk_of_file, told_once};
 use crate::root::Root;
 
 /// A device that a job writes to or trims.
@@ -66,6 +70,23 @@ pub fn check(written: &[Written], permission: Permission) -> Result<Vec<Warning>
     };
     let looked: Vec<(String, Vec<Finding>)> = distinct(written).into_iter().map(look).collect();
     judge(&looked, permission)
+}
+
+/// Inspects devices, open exclusively, on which a store is formatted; with `force`, findings are only logged as
+/// warnings. Takes back what opening them made of their files if it refuses.
+///
+/// # Errors
+/// As [`check`].
+pub fn check_format(targets: &[Target], devices: &[Device], force: bool) -> Result<()> {
+    let written = targets.iter().zip(devices);
+    let written: Vec<Written<'_>> =
+        written.map(|(target, device)| Written { target, device, is_ours: true }).collect();
+    let permission = Permission { option: "--force", is_given: force, spares_stores: false };
+    let checked = check(&written, permission);
+    for warning in checked.inspect_err(|_| devices.iter().for_each(Device::take_back_file))? {
+        tracing::warn!("{}", warning.text);
+    }
+    Ok(())
 }
 
 /// Inspects a file that would become longer, also for jobs that only read it: the end of a store's file is where its

@@ -16,7 +16,7 @@ use super::uses::Use;
 use crate::root::Root;
 
 /// All uses of all block devices, read once.
-pub(super) struct Usage {
+pub struct Usage {
     mounts: Mounts,
     swaps: BTreeSet<String>,
     open: OpenFiles,
@@ -29,7 +29,7 @@ pub(super) struct Usage {
 
 impl Usage {
     /// Reads the uses on the whole machine.
-    pub(super) fn read(root: &Root) -> Usage {
+    pub fn read(root: &Root) -> Usage {
         Usage {
             mounts: Mounts::read(root),
             swaps: swaps(root),
@@ -41,7 +41,7 @@ impl Usage {
     }
 
     /// Returns the uses of `devices`, a namespace and its partitions.
-    pub(super) fn of(&self, root: &Root, devices: &[&str]) -> Vec<Use> {
+    pub fn of(&self, root: &Root, devices: &[&str]) -> Vec<Use> {
         let mut uses = Vec::new();
         let mut seen = BTreeSet::new();
         let mut rest: Vec<String> = devices.iter().rev().map(|&device| device.to_owned()).collect();
@@ -69,7 +69,7 @@ impl Usage {
     }
 
     /// Returns the exports and open files of `device` in `/dev`.
-    pub(super) fn of_file(&self, device: &str) -> Vec<Use> {
+    pub fn of_file(&self, device: &str) -> Vec<Use> {
         let exports = self.exports.iter().filter(|export| export.device == device);
         let exports = exports.map(|export| Use::Exported {
             device: device.to_owned(),
@@ -83,7 +83,7 @@ impl Usage {
     }
 
     /// Returns the uses by ZFS, which only signatures reveal; `signatures` are those of a namespace.
-    pub(super) fn of_pools(&self, signatures: &[Signature]) -> Vec<Use> {
+    pub fn of_pools(&self, signatures: &[Signature]) -> Vec<Use> {
         let mut uses: Vec<Use> = Vec::new();
         for signature in signatures.iter().filter(|signature| signature.kind == "zfs_member") {
             let pool = signature.label.as_ref().filter(|label| self.pools.contains(label));
@@ -98,7 +98,7 @@ impl Usage {
     }
 
     /// Returns the processes that have any of these `/dev` files open.
-    pub(super) fn open_by(&self, files: &[String]) -> Vec<Process> {
+    pub fn open_by(&self, files: &[String]) -> Vec<Process> {
         let mut processes: Vec<Process> =
             files.iter().flat_map(|file| self.open.of(file)).cloned().collect();
         processes.sort_by_key(|process| process.pid);
@@ -107,7 +107,7 @@ impl Usage {
     }
 
     /// Returns the number of processes whose open files and mounts are not visible.
-    pub(super) fn unseen(&self) -> usize {
+    pub fn unseen(&self) -> usize {
         self.open.unseen
     }
 
@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     fn uses(machine: &str, devices: &[&str]) -> Vec<Use> {
-        let root = Root::recorded(machine);
+        let root = Root::recorded(machine).expect("a recording");
         Usage::read(&root).of(&root, devices)
     }
 
@@ -246,7 +246,8 @@ mod tests {
 
     #[test]
     fn a_pool_that_is_imported_holds_its_members() {
-        let root = Root::recorded("/proc/spl/kstat/zfs/tank/state = ONLINE\n");
+        let root =
+            Root::recorded("/proc/spl/kstat/zfs/tank/state = ONLINE\n").expect("a recording");
         let usage = Usage::read(&root);
         let member = |label: &str| Signature {
             device: "nvme0n1p1".to_owned(),

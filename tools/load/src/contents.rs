@@ -4,24 +4,26 @@
 //! often it was put before) and the unit. A used buffer contains the noise already, so a put only rewrites the
 //! stamps.
 
-use adit_load::noise;
+use crate::payload::noise;
 
-const UNIT_BYTES: usize = adit_kvstore::UNIT_BYTES as usize;
+/// Bytes between stamps: a store's unit.
+const UNIT_BYTES: usize = 4096;
 const STAMP_BYTES: usize = 24;
 /// Seed of the noise, equal in all runs, so that one can read another's objects.
 const NOISE_SEED: u64 = 0xad17;
 
 /// The expected contents of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Expected {
-    pub(super) object: u64,
+pub struct Expected {
+    /// The object's number.
+    pub object: u64,
     /// The smallest and the greatest valid generation.
-    pub(super) generations: (u64, u64),
+    pub generations: (u64, u64),
 }
 
 /// Generates and checks contents.
 #[derive(Clone, Debug)]
-pub(super) struct Contents {
+pub struct Contents {
     template: Vec<u8>,
     is_thorough: bool,
 }
@@ -29,21 +31,21 @@ pub(super) struct Contents {
 impl Contents {
     /// Creates the contents of objects of `bytes`; with `is_thorough`, checks compare every byte instead of
     /// only the stamps.
-    pub(super) fn new(bytes: usize, is_thorough: bool) -> Contents {
+    pub fn new(bytes: usize, is_thorough: bool) -> Contents {
         let mut template = vec![0; bytes];
         noise(&mut template, NOISE_SEED);
         Contents { template, is_thorough }
     }
 
     /// Fills a new buffer; zeroes the part after the object's end.
-    pub(super) fn initial(&self, buffer: &mut [u8]) {
+    pub fn initial(&self, buffer: &mut [u8]) {
         let (object, padding) = buffer.split_at_mut(self.template.len());
         object.copy_from_slice(&self.template);
         padding.fill(0);
     }
 
     /// Stamps a filled buffer with an object and its generation.
-    pub(super) fn stamp(&self, buffer: &mut [u8], object: u64, generation: u64) {
+    pub fn stamp(&self, buffer: &mut [u8], object: u64, generation: u64) {
         let units = buffer[..self.template.len()].chunks_mut(UNIT_BYTES);
         for (unit, bytes) in (0..).zip(units) {
             let len = bytes.len().min(STAMP_BYTES);
@@ -55,7 +57,7 @@ impl Contents {
     ///
     /// # Errors
     /// A description of the first difference.
-    pub(super) fn check(&self, buffer: &[u8], expected: Expected) -> Result<(), String> {
+    pub fn check(&self, buffer: &[u8], expected: Expected) -> Result<(), String> {
         let data = &buffer[..self.template.len()];
         let Some(generation) = generation_of(data) else {
             // Too short for a generation, so only the object can be checked.

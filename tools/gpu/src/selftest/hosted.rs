@@ -95,16 +95,16 @@ fn doorbells(uring: &GioUring) -> String {
 }
 
 pub(super) fn mapped(machine: &Machine) -> Seen {
-    let doorbell_choice = DoorbellChoice::Auto;
-    let uring = rings(&machine.gpu, TARGET, &Options { doorbells: doorbell_choice, ..options() })?;
-    let commands = there_and_back(&uring)?;
-    Ok(format!("{commands} commands; {}", doorbells(&uring)))
+    round_trip(machine, &Options { doorbells: DoorbellChoice::Auto, ..options() })
 }
 
 pub(super) fn proxied(machine: &Machine) -> Seen {
-    let chosen =
-        Options { doorbells: DoorbellChoice::Proxy, kernel: KernelChoice::Persistent, ..options() };
-    let uring = rings(&machine.gpu, TARGET, &chosen)?;
+    let (doorbells, kernel) = (DoorbellChoice::Proxy, KernelChoice::Persistent);
+    round_trip(machine, &Options { doorbells, kernel, ..options() })
+}
+
+fn round_trip(machine: &Machine, options: &Options) -> Seen {
+    let uring = rings(&machine.gpu, TARGET, options)?;
     let commands = there_and_back(&uring)?;
     Ok(format!("{commands} commands; {}", doorbells(&uring)))
 }

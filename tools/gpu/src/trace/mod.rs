@@ -223,14 +223,14 @@ impl Journey<'_> {
         let iocbs = self.uring.get_iocb(placed, Some(&event))?;
         timeline.step("get_iocb", filled(&iocbs));
         self.uring.issue_io(&iocbs, self.args.sms.unwrap_or(0))?;
-        let carrier = Carrier::of(self.uring.description().engine);
-        timeline.step("issue_io", format!("{} them, behind the event", carrier.has));
+        let (carrier, meanwhile) = match self.uring.description().engine {
+            EngineChoice::Staged => ("CPU threads have", "CPU threads bring it"),
+            _ => ("the I/O kernel has", "the CPU is free"),
+        };
+        timeline.step("issue_io", format!("{carrier} them, behind the event"));
         self.uring.wait_cqe(&iocbs, &stream)?;
         let arrived = stream.record()?;
-        timeline.step(
-            "wait_cqe",
-            format!("the compute stream waits for the data; {}", carrier.meanwhile),
-        );
+        timeline.step("wait_cqe", format!("the compute stream waits for the data; {meanwhile}"));
         let checking = Checking::begin(self.arriving(), &stream)?;
         while !arrived.is_over()? {
             self.heed()?;
@@ -344,23 +344,6 @@ fn where_it_lies(pool: &Pool) -> String {
         Some(path) if pool.place() == Place::Gpu => format!("in {place}, by {}", path.name()),
         Some(_) => format!("in {place}"),
         None => format!("in {place}, which the device does not reach"),
-    }
-}
-
-/// The words for what carries the layer out.
-struct Carrier {
-    has: &'static str,
-    meanwhile: &'static str,
-}
-
-impl Carrier {
-    fn of(engine: EngineChoice) -> Carrier {
-        match engine {
-            EngineChoice::Staged => {
-                Carrier { has: "CPU threads have", meanwhile: "CPU threads bring it" }
-            }
-            _ => Carrier { has: "the I/O kernel has", meanwhile: "the CPU is free" },
-        }
     }
 }
 

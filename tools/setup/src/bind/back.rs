@@ -87,7 +87,7 @@ pub(super) fn give_back(
         Afterwards::Keep(before) => before.grant.as_ref(),
     };
     if record.grant.as_ref() != granted_before || granted_before.is_none() {
-        grant::take_back(operation, record)?;
+        grant::take_back(operation, record.address(), Some(record))?;
     }
     let state = if is_same(operation, device, record) {
         detach(operation, device, record)?;

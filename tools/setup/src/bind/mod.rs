@@ -135,7 +135,8 @@ fn bind_tasks(
             }
             Task::Have(mut record) => {
                 if let Some(user) = user {
-                    grant::give(operation, &mut record, user, terms.with_group)?;
+                    let address = record.address();
+                    grant::give(operation, address, Some(&mut *record), user, terms.with_group)?;
                 }
                 report(operation, record.bdf, BoundState::AlreadyBound, record.grant)?
             }

@@ -197,7 +197,10 @@ fn take(
     operation.step(record.stored())?;
     let user = request.user.map(str::to_owned).or_else(|| record.grant.clone());
     let with_group = request.terms.with_group;
-    user.map_or(Ok(()), |user| grant::give(operation, record, &user, with_group))
+    if let Some(user) = user {
+        grant::give(operation, record.address(), Some(record), &user, with_group)?;
+    }
+    Ok(())
 }
 
 fn record_of(root: &Root, function: &Function, with_group: bool) -> DeviceRecord {

@@ -68,17 +68,11 @@ fn grant_one(
     with_group: bool,
 ) -> Result<Granted> {
     let root = operation.root;
-    let record = record::load(root, address)?;
+    let mut record = record::load(root, address)?;
     check_bound(root, address, record.as_ref())?;
     let sharing = group::Sharing { address, user: Some(user), with_group, together: &[] };
     group::admit(operation, &[sharing])?;
-    let user = match record {
-        Some(mut record) => {
-            give(operation, &mut record, user, with_group)?;
-            record.grant
-        }
-        None => give_unrecorded(operation, address, user)?,
-    };
+    let user = give(operation, address, record.as_mut(), user, with_group)?;
     Ok(Granted { bdf: address.to_string(), user })
 }
 
@@ -108,48 +102,38 @@ pub(crate) fn check_user(root: &Root, name: &str) -> Result<()> {
     User::find(root, name).map(drop)
 }
 
-/// Grants the device of `record` to `user`, and stores that in the record. The device's group file must exist,
-/// and other devices of its group must be [admitted](group::admit).
+/// Grants a device to `user`, and stores that in its record; one that was bound by hand has only its udev rule. The
+/// device's group file must exist, and other devices of its group must be [admitted](group::admit). Returns the owner.
 ///
 /// # Errors
 /// When the user does not exist, the device cannot be granted, or a change fails.
 pub(crate) fn give(
     operation: &mut Operation,
-    record: &mut DeviceRecord,
+    address: PciAddress,
+    mut record: Option<&mut DeviceRecord>,
     user: &str,
     with_group: bool,
-) -> Result<()> {
-    let address = record.address();
-    let Some(user) = admit(operation, address, user)? else { return Ok(()) };
-    let before = record.grant.clone().or_else(|| rule::holder(operation.root, address));
+) -> Result<Option<String>> {
+    let held = record.as_ref().and_then(|record| record.grant.clone());
+    let Some(user) = admit(operation, address, user)? else { return Ok(held) };
+    let before = held.or_else(|| rule::holder(operation.root, address));
     if let Some(before) = before.filter(|before| *before != user.name) {
         operation.say(format!("{address} goes from {before} to {}", user.name))?;
-        take_back(operation, record)?;
+        take_back(operation, address, record.as_deref_mut())?;
     }
-    if record.grant.as_ref() != Some(&user.name) || (with_group && !record.with_group) {
+    if let Some(record) = &mut record
+        && (record.grant.as_ref() != Some(&user.name) || (with_group && !record.with_group))
+    {
         record.grant = Some(user.name.clone());
         record.with_group |= with_group;
         operation.change(record.stored())?;
     }
-    write(operation, address, &user)
-}
-
-/// Grants a device that was bound by hand, whose only record is its udev rule. Returns the owner.
-fn give_unrecorded(
-    operation: &mut Operation,
-    address: PciAddress,
-    user: &str,
-) -> Result<Option<String>> {
-    let Some(user) = admit(operation, address, user)? else { return Ok(None) };
-    let before = rule::holder(operation.root, address);
-    if let Some(before) = before.filter(|before| *before != user.name) {
-        operation.say(format!("{address} goes from {before} to {}", user.name))?;
-        withdraw(operation, address, None)?;
-    }
     write(operation, address, &user)?;
-    operation.say(format!(
-        "{address} was not bound by 'adit setup'; 'sudo adit setup revoke {address}' revokes the grant anyway"
-    ))?;
+    if record.is_none() {
+        operation.say(format!(
+            "{address} was not bound by 'adit setup'; 'sudo adit setup revoke {address}' revokes the grant anyway"
+        ))?;
+    }
     Ok(Some(user.name))
 }
 
@@ -212,9 +196,15 @@ fn write(operation: &mut Operation, address: PciAddress, user: &User) -> Result<
 ///
 /// # Errors
 /// When a change fails.
-pub(crate) fn take_back(operation: &mut Operation, record: &mut DeviceRecord) -> Result<()> {
-    withdraw(operation, record.address(), Some(&*record))?;
-    if record.grant.take().is_some() {
+pub(crate) fn take_back(
+    operation: &mut Operation,
+    address: PciAddress,
+    record: Option<&mut DeviceRecord>,
+) -> Result<()> {
+    withdraw(operation, address, record.as_deref())?;
+    if let Some(record) = record
+        && record.grant.take().is_some()
+    {
         record.with_group = false;
         operation.change(record.stored())?;
     }
@@ -274,14 +264,11 @@ pub(crate) fn withdraw_all(operation: &mut Operation) -> Result<bool> {
 
 fn revoke_one(operation: &mut Operation, address: PciAddress) -> Result<Granted> {
     let root = operation.root;
-    let record = record::load(root, address)?;
+    let mut record = record::load(root, address)?;
     let granted = record.as_ref().and_then(|record| record.grant.clone());
     let had = granted.or_else(|| rule::holder(root, address));
     let is_ruled = is_left(root, &rule::path(address));
-    match record {
-        Some(mut record) => take_back(operation, &mut record)?,
-        None => withdraw(operation, address, None)?,
-    }
+    take_back(operation, address, record.as_mut())?;
     operation.say(match had {
         Some(user) => format!(
             "{address} is not {user}'s any more; a program that has it open keeps it until it ends"

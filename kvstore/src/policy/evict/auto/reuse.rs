@@ -49,9 +49,9 @@ fn group(age: u32) -> usize {
     (4 * octave + ((shifted >> octave) & 3)) as usize
 }
 
-/// Returns the lowest age of a group.
-fn lowest(group: usize) -> f32 {
-    (((4 + (group as u32 & 3)) << (group as u32 / 4)) - 4) as f32
+/// Returns how many ages a group has, unless it is the last.
+fn width(group: usize) -> f32 {
+    (1u32 << (group / 4)) as f32
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -205,7 +205,7 @@ fn next(class: usize) -> usize {
 fn surplus(chances: &[f32; GROUPS], use_counts: f32, price: f32) -> f32 {
     let (mut left, mut gain, mut best) = (1.0, 0.0, 0.0f32);
     for (group, chance) in chances.iter().enumerate().take(GROUPS - 1) {
-        let ticks = lowest(group + 1) - lowest(group);
+        let ticks = width(group);
         gain += left * (chance * use_counts - price * (1.0 - chance / 2.0) * ticks);
         left *= 1.0 - chance;
         best = best.max(gain);
@@ -217,7 +217,7 @@ fn surplus(chances: &[f32; GROUPS], use_counts: f32, price: f32) -> f32 {
 fn best_rate(chances: &[f32; GROUPS], from: usize, use_counts: f32) -> f32 {
     let (mut left, mut uses, mut spent, mut best) = (1.0, 0.0, 0.0, 0.0f32);
     for (group, chance) in chances.iter().enumerate().take(GROUPS - 1).skip(from) {
-        let ticks = lowest(group + 1) - lowest(group);
+        let ticks = width(group);
         uses += left * chance * use_counts;
         spent += left * (1.0 - chance / 2.0) * ticks;
         left *= 1.0 - chance;
@@ -230,12 +230,18 @@ fn best_rate(chances: &[f32; GROUPS], from: usize, use_counts: f32) -> f32 {
 mod tests {
     use super::*;
 
+    /// Returns the lowest age of a group.
+    fn lowest(group: usize) -> f32 {
+        (((4 + (group as u32 & 3)) << (group as u32 / 4)) - 4) as f32
+    }
+
     #[test]
     fn groups_of_ages_are_in_order_and_four_for_each_doubling() {
         for age in 0..2 * AGE_MAX {
             let group = group(age);
             let last = group == GROUPS - 1;
             assert!(lowest(group) as u32 <= age && (last || (age as f32) < lowest(group + 1)));
+            assert!(last || lowest(group) + width(group) == lowest(group + 1));
             assert_eq!(last, age >= AGE_MAX);
         }
     }

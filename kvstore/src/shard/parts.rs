@@ -73,9 +73,10 @@ impl<Q: CommandQueue<Load>, R> Parts<Q, R> {
         record_bytes: u64,
     ) -> Result<Option<Rooms>, Failure> {
         self.lanes.check_home()?;
+        let working = self.lanes.working();
         for (shape, devices, _) in &mut *wanted {
             self.check_usable(shape, *devices)?;
-            *devices &= self.lanes.working();
+            *devices &= working;
         }
         if !self.log.asks_room(record_bytes) {
             return Ok(None);

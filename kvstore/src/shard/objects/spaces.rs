@@ -218,9 +218,8 @@ impl Spaces {
         if !self.has_capacity(needs) {
             return None;
         }
-        let count = self.devices.len();
-        let order = (0..count).map(|turn| (self.next_device + turn) % count);
-        for device in order.collect::<smallvec::SmallVec<[usize; 8]>>() {
+        let (first, count) = (self.next_device, self.devices.len());
+        for device in (first..count).chain(0..first) {
             if !usable(device as u8) {
                 continue;
             }
@@ -351,14 +350,9 @@ impl Spaces {
         !self.graves.is_empty()
     }
 
-    /// Frees buried objects recorded before `durable_end` that have no readers. Returns whether there were any.
-    pub(crate) fn settle(&mut self, durable_end: u64) -> bool {
-        let mut moved = false;
-        while let Some(grave) = self.graves.front().copied()
-            && grave.sequence < durable_end
-        {
-            self.graves.pop_front();
-            moved = true;
+    /// Frees buried objects recorded before `durable_end` that have no readers.
+    pub(crate) fn settle(&mut self, durable_end: u64) {
+        while let Some(grave) = self.graves.pop_front_if(|grave| grave.sequence < durable_end) {
             match self.pins.get_mut(&grave.object.place.pack()) {
                 Some(pin) => {
                     pin.gone = Some(grave);
@@ -367,7 +361,6 @@ impl Spaces {
                 None => self.unearth(&grave),
             }
         }
-        moved
     }
 
     fn unearth(&mut self, Grave { object, sinks, .. }: &Grave) {

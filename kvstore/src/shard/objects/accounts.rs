@@ -135,9 +135,8 @@ impl Accounts {
         }
     }
 
-    /// Returns whether the next turn links objects of tenants, or removes some, which needs room in the journal
-    /// (`has_room`).
-    pub(crate) fn is_shrinking(&self, has_room: bool) -> bool {
-        self.own.is_linking() || (has_room && self.shrinking.is_due)
+    /// Returns whether tenants may have too much, of which turns remove some.
+    pub(crate) fn is_shrinking(&self) -> bool {
+        self.shrinking.is_due
     }
 }

@@ -30,11 +30,6 @@ fn used_units(rig: &Rig) -> u64 {
     rig.shard.tenants().stats()[1].used_bytes / UNIT_BYTES
 }
 
-fn has_objects_to_remove(rig: &Rig) -> bool {
-    let parts = &rig.shard.parts;
-    parts.objects.accounts().is_shrinking(parts.log.has_room_for_small())
-}
-
 fn everything() -> Action {
     Action::DeleteWhere(Selection::Prefix(Box::default()))
 }
@@ -197,13 +192,13 @@ fn a_tenant_has_objects_to_remove_while_it_has_more_than_its_quota() {
     rig.turn(5);
     for key in 0..2 {
         rig.submit(Time::NEVER, put(key, 2, id));
-        assert!(!has_objects_to_remove(&rig), "all of its quota is not more");
+        assert!(!rig.shard.has_objects_to_remove(), "all of its quota is not more");
         rig.turn(5);
     }
     rig.submit(Time::NEVER, put(2, 1, id));
-    assert!(has_objects_to_remove(&rig));
+    assert!(rig.shard.has_objects_to_remove());
     rig.turn(5);
-    assert_eq!((has_objects_to_remove(&rig), used_units(&rig)), (false, 3));
+    assert_eq!((rig.shard.has_objects_to_remove(), used_units(&rig)), (false, 3));
 }
 
 #[test]
@@ -273,12 +268,12 @@ fn a_lowered_quota_is_kept_as_soon_as_the_lease_in_its_way_ends() {
         assert_eq!(count, 4);
         tenant(&mut rig, 4, WhenReached::EvictOwn);
         rig.turn(5);
-        assert_eq!((used_units(&rig), has_objects_to_remove(&rig)), (8, false), "leased");
+        assert_eq!((used_units(&rig), rig.shard.has_objects_to_remove()), (8, false), "leased");
         if ends_by_itself {
             rig.now = until;
         } else {
             rig.shard.release(lease);
-            assert!(has_objects_to_remove(&rig), "the next turn does not wait");
+            assert!(rig.shard.has_objects_to_remove(), "the next turn does not wait");
         }
         rig.turn(2);
         assert_eq!(used_units(&rig), 4);

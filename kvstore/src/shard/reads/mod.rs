@@ -213,7 +213,9 @@ impl Reads {
         let objects = &mut parts.objects;
         #[cfg(feature = "internals")]
         objects.tier_mut().forget_late();
-        while let Some((entry, Used { count, bytes })) = objects.tier_mut().take_used() {
+        while objects.tier().has_used()
+            && let Some((entry, Used { count, bytes })) = objects.tier_mut().take_used()
+        {
             let About { id, tenant, .. } = entry.meta;
             let counters = objects.accounts_mut().counters(tenant);
             (counters.gets, counters.hits) = (counters.gets + count, counters.hits + count);

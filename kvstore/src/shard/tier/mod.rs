@@ -221,6 +221,11 @@ impl Tier {
         &self.hot
     }
 
+    /// Returns whether readers on other threads used an entry since the last was taken.
+    pub(super) fn has_used(&self) -> bool {
+        self.hot.has_used()
+    }
+
     /// Takes an entry that readers on other threads used, and its uses, which it notes.
     pub(super) fn take_used(&mut self) -> Option<(Arc<HotEntry>, Used)> {
         let (entry, used) = self.hot.take_used()?;

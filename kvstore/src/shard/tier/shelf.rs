@@ -179,10 +179,16 @@ impl<M, V: Clone> Shelf<M, V> {
         }
     }
 
+    /// Returns whether an entry was used since the last was taken. This costs less than a pop, of which each turn would
+    /// make one in vain.
+    #[inline]
+    pub(crate) fn has_used(&self) -> bool {
+        !self.used.is_empty()
+    }
+
     /// Takes an entry that was used, and its uses since the last time; the owner's half of [`Shelf::note`].
     pub(crate) fn take_used(&self) -> Option<(Arc<ShelfEntry<M, V>>, Used)> {
-        // A look costs less than a pop, of which each turn makes one in vain.
-        let entry = if self.used.is_empty() { None } else { self.used.pop() }?;
+        let entry = self.used.pop()?;
         let count = entry.uses.swap(0, Ordering::AcqRel);
         let bytes = entry.used_bytes.swap(0, Ordering::Relaxed);
         Some((entry, Used { count, bytes }))

@@ -303,11 +303,12 @@ fn a_file_appears_whole_or_not_at_all() {
     put(&target, "k", &noise(300_000));
     let copy = scratch.path("copy");
     fs::write(&copy, b"what was there").expect("there is room");
-    damage(&scratch.path("a.img"), &noise(300_000)[200_000..200_100]);
     let copy = copy.display().to_string();
+    fail(&["kv", "get", &target, "k", "-o", "/nonexistent/copy"], 1, "/nonexistent/copy");
+    damage(&scratch.path("a.img"), &noise(300_000)[200_000..200_100]);
     fail(&["kv", "get", &target, "k", "-o", &copy], 1, "differ from what was put");
     assert_eq!(fs::read(&copy).expect("there"), b"what was there");
-    fail(&["kv", "get", &target, "k", "-o", "/nonexistent/copy"], 1, "/nonexistent/copy");
+    fail(&["kv", "get", &target, "k", "-o", &copy], 1, "there is no object 'k'");
     let full = scratch.store("b.img");
     put(&full, "k", b"x");
     let mut to_full = adit(&["kv", "get", &full, "k"]);

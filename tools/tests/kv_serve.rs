@@ -184,3 +184,107 @@ impl Drop for Drive {
         let _ = self.0.wait();
     }
 }
+
+fn json(words: &[&str]) -> Value {
+    serde_json::from_slice(&succeed(words)).expect("JSON")
+}
+
+#[test]
+fn a_served_store_is_used_from_the_command_line() {
+    let scratch = Scratch::new("serve-commands");
+    let target = scratch.store("a.img");
+    let mut served = Served::start(&target, scratch.path("kv.sock"));
+    let store = format!("serve:{}", served.socket.display());
+    let (long, back) = (scratch.path("long"), scratch.path("back"));
+    // Longer than a step of a reader, and no whole units.
+    let bytes: Vec<u8> = (0..9_000_001_u32).map(|at| (at % 251) as u8).collect();
+    std::fs::write(&long, &bytes).expect("written");
+    let (long, back) = (long.to_str().expect("text"), back.to_str().expect("text"));
+    let put = json(&["kv", "put", &store, "long", long, "--json"]);
+    assert_eq!(put["bytes"], 9_000_001);
+    succeed(&["kv", "put", &store, "b/1", long, "--tenant", "team", "--ttl", "900"]);
+    succeed(&["kv", "get", &store, "long", "-o", back]);
+    assert!(std::fs::read(back).expect("read") == bytes);
+    succeed(&["kv", "get", &store, "long", "-o", back, "--range", "4000000-4000009"]);
+    assert_eq!(std::fs::read(back).expect("read"), bytes[4_000_000..4_000_010]);
+    fail(&["kv", "put", &store, "long", long, "--if-absent"], 1, "the object is there in version");
+    let version = put["version"].to_string();
+    succeed(&["kv", "put", &store, "long", long, "--if-version", &version]);
+    fail(&["kv", "rm", &store, "long", "--if-version", &version], 1, "version");
+    let listed = json(&["kv", "ls", &store, "--json", "--prefix", "b/"]);
+    let one = &listed.as_array().expect("a list")[..];
+    assert_eq!((one.len(), &one[0]["key"], &one[0]["tenant"]), (1, &"b/1".into(), &"team".into()));
+    succeed(&["kv", "touch", &store, "b/1", "--persist"]);
+    let info = json(&["kv", "info", &store, "b/1", "--json"]);
+    assert_eq!((&info["bytes"], &info["ttl_s"]), (&9_000_001.into(), &Value::Null));
+    fail(&["kv", "touch", &store, "b/1", "none", "--ttl", "9"], 1, "there is no object 'none'");
+    assert_eq!(json(&["kv", "rm", &store, "--prefix", "b/", "--json"])["removed_objects"], 1);
+    succeed(&["kv", "rm", &store, "long"]);
+    for command in ["get", "rm", "info"] {
+        fail(&["kv", command, &store, "long"], 1, "kv.sock: there is no object 'long'");
+    }
+    assert_eq!(served.end(Signal::SIGTERM), Some(0));
+    fail(&["kv", "get", &store, "long"], 1, "start 'adit kv serve --socket");
+}
+
+#[test]
+fn a_server_tells_its_counters_on_the_command_line() {
+    let scratch = Scratch::new("serve-counters");
+    let target = scratch.store("a.img");
+    let mut served = Served::start(&target, scratch.path("kv.sock"));
+    let store = format!("serve:{}", served.socket.display());
+    let client = served.client();
+    client.put(key("a"), &[7; 8192]).wait().expect("put");
+    for name in ["a", "a", "a", "none"] {
+        client.get(key(name)).wait().expect("got");
+    }
+    let stat = json(&["kv", "stat", &store, "--json"]);
+    assert_eq!((&stat["objects"], &stat["used_bytes"]), (&1.into(), &8192.into()));
+    let told = &stat["server"];
+    assert_eq!((&told["hit_share"], &told["puts"]), (&0.75.into(), &1.0.into()));
+    assert_eq!(told["clients_now"], 2.0, "the command is one");
+    // The media say the same, beside the server.
+    let media = json(&["kv", "stat", &target, "--json"]);
+    assert_eq!(stat["capacity_bytes"], media["capacity_bytes"]);
+    let info = json(&["kv", "info", &store, "--json"]);
+    assert_eq!((&info["objects"], &info["data_bytes"]), (&1.into(), &media["capacity_bytes"]));
+    let top = json(&["kv", "top", &store, "--once", "--json", "--interval", "0.1"]);
+    assert_eq!((&top["objects"], &top["hit_share_since_start"]), (&1.0.into(), &0.75.into()));
+    assert_eq!((&top["restarted"], &top["server"]["clients_now"]), (&false.into(), &2.0.into()));
+    let shown = succeed(&["kv", "top", &store, "--once", "--interval", "0.1"]);
+    let shown = String::from_utf8(shown).expect("text");
+    assert!(shown.contains("75.0 % since the start") && shown.contains("2 connected"), "{shown}");
+    assert_eq!(served.end(Signal::SIGTERM), Some(0));
+}
+
+#[test]
+fn what_a_served_store_cannot_do_is_refused_with_what_to_do() {
+    let scratch = Scratch::new("serve-refusals");
+    let target = scratch.store("a.img");
+    let served = Served::start(&target, scratch.path("kv.sock"));
+    let store = format!("serve:{}", served.socket.display());
+    let refused = |words: &[&str], part: &str| {
+        let output = adit(&[&["kv"], words].concat()).output().expect("adit runs");
+        let told = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(2) && told.contains(part), "{words:?}: {told}");
+    };
+    for words in [
+        &["check", &store][..],
+        &["ls", &store, "--read-only"],
+        &["scrub", &store],
+        &["format", &store],
+        &["grow", &store],
+        &["add-device", &store, "--new", &target],
+        &["tenant", &store],
+        &["tenant", &store, "a", "--quota", "1M"],
+        &["export", &store, "-"],
+        &["import", &store, "-"],
+    ] {
+        refused(words, "end the server and name them");
+    }
+    refused(&["rm", &store, "--tenant", "a"], "give keys or --prefix");
+    refused(&["get", &store, "a", "--with", &target], "name no other target");
+    refused(&["stat", &store, "--metrics", "-"], "leave --metrics out");
+    refused(&["bench", "--store", &store, "--workload", "get"], "adit kv top serve:");
+    refused(&["ls", "serve:"], "name the server's socket");
+}

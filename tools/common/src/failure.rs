@@ -115,6 +115,14 @@ impl From<adit_kvstore::Error> for Failure {
     }
 }
 
+/// A request's memory goes back to the store.
+#[cfg(feature = "kvstore")]
+impl<M> From<adit_kvstore::store::Unfinished<M>> for Failure {
+    fn from(unfinished: adit_kvstore::store::Unfinished<M>) -> Failure {
+        adit_kvstore::Error::from(unfinished).into()
+    }
+}
+
 #[cfg(feature = "gpu")]
 impl From<adit_gpu::Error> for Failure {
     fn from(error: adit_gpu::Error) -> Failure {

@@ -6,7 +6,7 @@ use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Time};
 use adit_kvstore::shard::{self, Action, Done, Outcome, Request};
 use adit_kvstore::store::ObjectInfo;
-use adit_kvstore::{Key, Local, Quota, TenantId};
+use adit_kvstore::{Local, Quota, TenantId};
 
 use crate::failure::{Failure, Result};
 
@@ -98,11 +98,6 @@ impl Session {
     /// Why the store failed.
     pub fn commit(&mut self) -> Result<()> {
         self.call(Action::Commit).map(|_| ())
-    }
-
-    /// Returns information about an object.
-    pub fn info(&self, key: &Key) -> Option<ObjectInfo> {
-        self.local.info(self.local.now(), key)
     }
 
     /// Passes all objects whose keys begin with `prefix` to `each`, in no particular order.

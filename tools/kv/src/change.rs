@@ -110,7 +110,7 @@ pub(crate) struct GrowArgs {
 /// # Errors
 /// The data on a new device, if it must not be overwritten; an error of a device, the store or the command line.
 pub(crate) fn add(args: &AddArgs) -> Result<()> {
-    let targets = &args.store.targets;
+    let targets = &args.store.devices()?;
     store::check_there(targets, NO_STORE)?;
     let all = [&targets[..], &args.new].concat();
     store::check_distinct(&all)?;
@@ -127,7 +127,7 @@ pub(crate) fn add(args: &AddArgs) -> Result<()> {
 /// # Errors
 /// Objects without room on the other devices; an error of a device, the store or the command line.
 pub(crate) fn remove(args: &RemoveArgs) -> Result<()> {
-    let targets = &args.store.targets;
+    let targets = &args.store.devices()?;
     store::check_there(targets, NO_STORE)?;
     let at = targets.iter().position(|target| *target == args.device).ok_or_else(|| {
         let names: Vec<String> = targets.iter().map(ToString::to_string).collect();
@@ -155,7 +155,7 @@ pub(crate) fn remove(args: &RemoveArgs) -> Result<()> {
 /// # Errors
 /// When no device has grown; an error of a device or the store.
 pub(crate) fn grow(args: &GrowArgs) -> Result<()> {
-    let targets = &args.store.targets;
+    let targets = &args.store.devices()?;
     store::check_there(targets, NO_STORE)?;
     let changed = changed(targets, Change::Grow { file_bytes: args.size })?;
     told(args.json, targets, &changed)

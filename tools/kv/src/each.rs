@@ -1,30 +1,41 @@
-//! One action on each of several objects, and the report of it.
+//! One call for each of several objects, and the report of it.
 
-use adit_kvstore::Key;
-use adit_kvstore::shard::{Action, Outcome};
+use adit_kvstore::store::Answer;
+use adit_kvstore::{Key, PendingAnswer};
 use serde_json::json;
 
+use super::any_store::AnyStore;
 use super::store_arg::StoreArgs;
 use crate::failure::Result;
 use crate::output;
 
-/// Calls the store for each key; reports as `done` those whose outcome is `good`, and the others as missing.
+/// Calls the store, which returns for each key whether its object exists; reports those that do as `done`, and the
+/// others as missing.
 ///
 /// # Errors
-/// When an object does not exist, and as [`StoreArgs::with`].
+/// When an object does not exist, and as [`StoreArgs::on`].
 pub(crate) fn each(
     store: &StoreArgs,
     keys: &[Key],
-    action: impl Fn(&Key) -> Action,
-    (done, good): (&str, &Outcome),
+    call: impl FnOnce(&AnyStore) -> Result<Vec<bool>>,
+    done: &str,
     json: bool,
 ) -> Result<()> {
-    let outcomes = store.with(|session| session.batch(keys.iter().map(action).collect()))?;
     let (mut reached, mut missing) = (Vec::new(), Vec::new());
-    for (key, (outcome, _)) in keys.iter().zip(outcomes) {
-        let list = if outcome == *good { &mut reached } else { &mut missing };
+    for (key, exists) in keys.iter().zip(store.on(call)?) {
+        let list = if exists { &mut reached } else { &mut missing };
         list.push(key.to_string());
     }
     output::report(json, || json!({ done: reached, "missing": missing }), String::new)?;
     if missing.is_empty() { Ok(()) } else { Err(store.no_objects(&missing)) }
+}
+
+/// Waits for the answers to requests that were made.
+///
+/// # Errors
+/// The first failure.
+pub(crate) fn answers<M, P: PendingAnswer<Output = Answer<bool, M>>>(
+    requests: impl IntoIterator<Item = P>,
+) -> Result<Vec<bool>> {
+    requests.into_iter().map(|request| Ok(request.wait()?)).collect()
 }

@@ -73,7 +73,7 @@ pub(crate) fn run(args: &FormatArgs) -> Result<()> {
             args.label.len()
         )));
     }
-    let targets = &args.store.targets;
+    let targets = &args.store.devices()?;
     let format = FormatStore {
         targets: targets.clone(),
         shards: args.shards,

@@ -8,13 +8,12 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use adit_driver::memory::AnyBuffer;
-use adit_kvstore::shard::{Action, GetItem, Outcome, Part};
-use adit_kvstore::store::ObjectInfo;
-use adit_kvstore::{Key, Version};
+use adit_kvstore::store::{ObjectInfo, Pieces, Reader};
+use adit_kvstore::{Error, Key, KvStore, PendingAnswer, Version};
 use clap::Args;
 use serde_json::json;
 
+use super::any_store::{self, AnyStore, POOL_BYTES, on};
 use super::key::{self, hex};
 use super::store_arg::StoreArg;
 use crate::failure::{Failure, Result};
@@ -22,7 +21,6 @@ use crate::interrupt::Interrupt;
 use crate::output;
 use crate::whole_file::WholeFile;
 use adit_tools_common::meter::Meter;
-use adit_tools_common::session::{Session, one};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -31,8 +29,8 @@ Examples:
   Its first 4 KiB:
     adit kv get uring:kv.img greeting --range 0-4095";
 
-/// Minimum bytes per read; longer objects are read in parts.
-const PART_BYTES: u64 = 8 << 20;
+/// Bytes that are passed on at once.
+const PASSED_BYTES: usize = 1 << 20;
 
 /// Reads an object to standard output or into a file
 #[derive(Args, Clone, Debug)]
@@ -98,22 +96,13 @@ impl Bytes {
 /// # Errors
 /// When the object does not exist, or it cannot be read or written.
 pub(crate) fn run(args: &GetArgs) -> Result<()> {
-    let store = args.store.all();
-    let (info, range) = store.with(|session| {
-        let found = session.info(&args.key);
-        let info = found.ok_or_else(|| store.no_objects(&[args.key.to_string()]))?;
-        check_version(args, &info)?;
-        let range = range_of(args, info.read_bytes())?;
-        match &args.output {
-            None => {
-                // No line of progress between the object's own lines.
-                let meter = (!io::stdout().is_terminal()).then(Meter::of_long_work);
-                copy(session, (&info, range.clone()), meter, &mut to_standard_output)?;
-            }
-            Some(path) => into_file(session, &info, range.clone(), path)?,
+    let mut pool_bytes = POOL_BYTES;
+    let (info, range) = loop {
+        match read(args, pool_bytes)? {
+            Ok(done) => break done,
+            Err(needed) => pool_bytes = needed,
         }
-        Ok((info, range))
-    })?;
+    };
     let report = || {
         json!({
             "key": args.key.to_string(),
@@ -124,6 +113,30 @@ pub(crate) fn run(args: &GetArgs) -> Result<()> {
         })
     };
     output::report(args.json, report, String::new)
+}
+
+/// Reads the object through a pool of `pool_bytes`, or returns how many its pieces need if those are too few.
+fn read(
+    args: &GetArgs,
+    pool_bytes: usize,
+) -> Result<std::result::Result<(ObjectInfo, Range<u64>), usize>> {
+    let store = args.store.all();
+    store.on_with(None, pool_bytes, |any| {
+        let found = on!(any, store => store.info(args.key.clone()).wait()?);
+        let info = found.ok_or_else(|| store.no_objects(&[args.key.to_string()]))?;
+        check_version(args, &info)?;
+        let range = range_of(args, info.read_bytes())?;
+        let needed = any_store::pool_bytes(info.piece_bytes());
+        if needed > pool_bytes {
+            return Ok(Err(needed));
+        }
+        let of = (&info, range.clone());
+        match any {
+            AnyStore::Own(own) => pass(args, own.reader(args.key.clone()).wait()?, of),
+            AnyStore::Served(client) => pass(args, client.reader(args.key.clone())?, of),
+        }?;
+        Ok(Ok((info, range)))
+    })
 }
 
 /// Returns the range to read of an object of `bytes`.
@@ -162,63 +175,73 @@ fn to_standard_output(bytes: &[u8]) -> io::Result<bool> {
     }
 }
 
-/// Reads a range of an object in parts, each verified before any of it is passed on.
-fn copy(
-    session: &mut Session,
+/// Passes a range of an object on to where the user wants it.
+fn pass<P: Pieces>(
+    args: &GetArgs,
+    reader: Option<Reader<P>>,
+    (info, range): (&ObjectInfo, Range<u64>),
+) -> Result<()> {
+    let mut reader =
+        reader.filter(|reader| reader.version() == info.version).ok_or_else(|| gone(info))?;
+    reader.set_range(range.clone());
+    match &args.output {
+        None => {
+            // No line of progress between the object's own lines.
+            let meter = (!io::stdout().is_terminal()).then(Meter::of_long_work);
+            copy(reader, (info, range), meter, &mut to_standard_output)
+        }
+        Some(path) => into_file(reader, (info, range), path),
+    }
+}
+
+/// Returns the failure for an object that is not there as its metadata say.
+fn gone(info: &ObjectInfo) -> Failure {
+    Failure::failed(format!(
+        "object '{}' cannot be read: its data differ from what was put, and it counts as missing; or another client of \
+         the store's server has replaced or removed it",
+        info.key
+    ))
+}
+
+/// Reads the reader's range piece by piece, each verified before any of it is passed on.
+fn copy<P: Pieces>(
+    mut reader: Reader<P>,
     (info, range): (&ObjectInfo, Range<u64>),
     mut meter: Option<Meter>,
     sink: Sink<'_>,
 ) -> Result<()> {
-    // Parts consist of whole pieces with checksums.
-    let (bytes, piece) = (info.read_bytes(), info.piece_bytes());
-    let part_bytes = (PART_BYTES / piece * piece).max(piece);
-    let mut memory = session.allocate(info.device, part_bytes.min(bytes))?;
     let interrupt = Interrupt::install()?;
-    let mut at = range.start - range.start % piece;
-    while at < range.end {
+    let mut passed = vec![0; PASSED_BYTES];
+    loop {
         if interrupt.requested() {
             return Err(Failure::interrupted());
         }
         if let Some(meter) = &mut meter {
-            meter.show_bytes(at.saturating_sub(range.start), range.end - range.start);
+            meter.show_bytes(reader.position() - range.start, range.end - range.start);
         }
-        let end = (at + part_bytes).min(range.end.next_multiple_of(piece)).min(bytes);
-        let part = if at == 0 && end == bytes { Part::All } else { Part::Bytes(at..end) };
-        let item = GetItem {
-            key: info.key.clone(),
-            part,
-            into: AnyBuffer::One(memory),
-            version: Some(info.version),
-        };
-        let (outcome, back) = session.call(Action::Get(item))?;
-        memory = one(back);
-        if !matches!(outcome, Outcome::Hit { bytes } if bytes == end - at) {
-            return Err(Failure::failed(format!(
-                "object '{}' cannot be read: its data differ from what was put; it counts as missing",
-                info.key
-            )));
-        }
-        let wanted = range.start.max(at) - at..range.end.min(end) - at;
-        let wanted = wanted.start as usize..wanted.end as usize;
-        match sink(&memory[wanted]) {
-            Ok(true) => at = end,
+        let read = reader.read_into(passed.as_mut_slice().into());
+        let read = read.map_err(|why| match why {
+            Error::Gone { .. } => gone(info),
+            why => why.into(),
+        })?;
+        let goes_on = if read == 0 { Ok(false) } else { sink(&passed[..read]) };
+        match goes_on {
+            Ok(true) => {}
             Ok(false) => return Ok(()),
             Err(why) => return Err(Failure::failed(format!("writing the object failed: {why}"))),
         }
     }
-    Ok(())
 }
 
-fn into_file(
-    session: &mut Session,
-    info: &ObjectInfo,
-    range: Range<u64>,
+fn into_file<P: Pieces>(
+    reader: Reader<P>,
+    of: (&ObjectInfo, Range<u64>),
     path: &Path,
 ) -> Result<()> {
     let failed = |why: io::Error| Failure::failed(format!("{}: {why}", path.display()));
     let mut file = WholeFile::create(path).map_err(failed)?;
     let meter = Some(Meter::of_long_work());
-    copy(session, (info, range), meter, &mut |bytes| file.write_all(bytes).map(|()| true))
+    copy(reader, of, meter, &mut |bytes| file.write_all(bytes).map(|()| true))
         .map_err(|failure| failure.and(format_args!("{} was not written", path.display())))?;
     file.finish().map_err(failed)
 }

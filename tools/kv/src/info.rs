@@ -2,13 +2,15 @@
 
 use std::fmt::Write;
 
+use adit_kvshare::{Client, ClientOptions};
 use adit_kvstore::survey::{DeviceFacts, Heads, ShardSurvey, SurveyedObject};
-use adit_kvstore::{Key, UNIT_BYTES};
+use adit_kvstore::{Key, KvStore, PendingAnswer, UNIT_BYTES};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::any_store::connect;
 use super::key::{self, hex};
-use super::ls::{block_json, stored_unix_s};
+use super::ls::{self, block_json, stored_unix_s};
 use super::store_arg::StoreArg;
 use super::survey::{IN_USE, Reader};
 use crate::failure::Result;
@@ -19,6 +21,8 @@ const EXAMPLES: &str = "\
 Examples:
   adit kv info uring:kv.img
   adit kv info uring:kv.img greeting --json
+  An object of a store that 'adit kv serve' has:
+    adit kv info serve:kv.sock greeting
 
 Writes nothing. The store may be open elsewhere; the report then shows one moment.";
 
@@ -44,16 +48,49 @@ pub(crate) struct InfoArgs {
 /// When the store or the object does not exist.
 pub(crate) fn run(args: &InfoArgs) -> Result<()> {
     let store = args.store.all();
-    let mut reader = store.reader(false)?;
-    let mut report = match &args.key {
-        None => store_json(&reader.heads()?.0, &reader.facts()),
-        Some(key) => {
-            let found = find(&mut reader, key)?;
-            found.ok_or_else(|| store.no_objects(&[key.to_string()]))?
-        }
+    let found = match store.socket()? {
+        Some(socket) => of_server(&connect(socket, &ClientOptions::default())?, args.key.as_ref())?,
+        None => of_media(&mut store.reader(false)?, args.key.as_ref())?,
     };
-    report["in_use"] = reader.is_in_use.into();
+    let missing = || store.no_objects(&args.key.iter().map(Key::to_string).collect::<Vec<_>>());
+    let report = found.ok_or_else(missing)?;
     output::report(args.json, || &report, || lines(&report, &store.name()))
+}
+
+/// Returns what the media say of the store or of an object; `None` if there is no such object.
+fn of_media(reader: &mut Reader, key: Option<&Key>) -> Result<Option<Value>> {
+    let report = match key {
+        None => Some(store_json(&reader.heads()?.0, &reader.facts())),
+        Some(key) => find(reader, key)?,
+    };
+    Ok(report.map(|mut report| {
+        report["in_use"] = reader.is_in_use.into();
+        report
+    }))
+}
+
+/// Returns what a server tells of its store or of an object; `None` if there is no such object.
+fn of_server(client: &Client, key: Option<&Key>) -> Result<Option<Value>> {
+    let report = match key {
+        None => {
+            let (stats, serving) = client.stats()?;
+            Some(json!({
+                "objects": stats.objects,
+                "leased_objects": stats.leased,
+                "used_bytes": stats.used_units * UNIT_BYTES,
+                "data_bytes": stats.capacity_units * UNIT_BYTES,
+                "memory_bytes": stats.memory_bytes,
+                "tier_bytes": stats.tier_bytes,
+                "clients": serving.clients_now,
+                "mapped_bytes": serving.mapped_bytes_now,
+            }))
+        }
+        Some(key) => client.info(key.clone()).wait()?.as_ref().map(ls::object_json),
+    };
+    Ok(report.map(|mut report| {
+        report["in_use"] = true.into();
+        report
+    }))
 }
 
 /// Finds an object on the media by searching every shard, without computing the key's shard.

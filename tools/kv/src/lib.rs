@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `store` | a store's devices |
 //! | `store_arg` | the store argument, and the one place that opens it |
-//! | `each` | an action on each of several objects |
+//! | `any_store` | a store, opened by the command or served by another process |
+//! | `each` | the report of a call for each of several objects |
 //! | `key` | keys on the command line |
 //! | `format`, `put`, `get`, `ls`, `rm`, `touch`, `tenant`, `info`, `stat`, `top`, `check`, `scrub`, `change` | the commands |
 //! | `moving` | `export` and `import`: objects as a stream |
@@ -12,11 +13,15 @@
 //! | `metrics` | a server's metrics, parsed |
 //! | `survey` | the media's contents, read without opening the store |
 //! | `bench` | the store under load |
+//! | `passing` | progress |
 //!
-//! Commands access an existing store through a [`Session`](adit_tools_common::session::Session), or read its media through `survey`. A command uses the
-//! store exclusively: it is refused while another process has the store open. `info` and `stat` only read, as do
-//! `check` and `ls` with `--read-only`; their reports show the store at one moment.
+//! `put`, `get`, `ls`, `rm` and `touch` work on any [`KvStore`](adit_kvstore::KvStore): on a store that they open, or on
+//! one that a server has. Other commands access an existing store through a
+//! [`Session`](adit_tools_common::session::Session), or read its media through `survey`.
+//! A command that opens a store uses it exclusively: it is refused while another process has the store open. `info` and
+//! `stat` only read, as do `check` and `ls` with `--read-only`; their reports show the store at one moment.
 
+mod any_store;
 mod bench;
 mod change;
 mod check;
@@ -28,6 +33,7 @@ mod key;
 mod ls;
 mod metrics;
 mod moving;
+mod passing;
 mod put;
 mod rm;
 mod scrub;
@@ -50,6 +56,7 @@ Targets:
   uring:kv.img                  a file through io_uring; also a block device
   vfio:0000:01:00.0             a controller bound to vfio-pci
   soft:file=kv.img,size=4G      the software controller on a file
+  serve:kv.sock                 a store that 'adit kv serve' has: for put, get, ls, rm, touch, info, stat and top
 
 Examples:
   adit kv format uring:kv.img --size 4G

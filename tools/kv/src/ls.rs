@@ -2,13 +2,14 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use adit_kvstore::Version;
 use adit_kvstore::layout::BlockShape;
 use adit_kvstore::store::ObjectInfo;
 use adit_kvstore::survey::ShardSurvey;
+use adit_kvstore::{KvStore, PendingAnswer, Version};
 use clap::Args;
 use serde_json::{Value, json};
 
+use super::any_store::on;
 use super::key::{self, hex};
 use super::store_arg::StoreArgs;
 use super::survey::naming_read_only;
@@ -21,12 +22,15 @@ Examples:
   adit kv ls uring:kv.img --prefix user/ --json
   The ten largest:
     adit kv ls uring:kv.img | sort -rn | head
-  While a server has it open:
+  While a server has it:
+    adit kv ls serve:kv.sock
     adit kv ls uring:kv.img --read-only
 
 Each line is an object's bytes and its key, in no particular order. A prefix makes it no faster: the store has no \
 order of keys and looks at all. Bytes of a key that are not printable ASCII are written as \\x1f.";
 
+/// Objects asked for at once.
+const PAGE: usize = 1024;
 /// Lines written at once.
 const LINES: usize = 256;
 
@@ -54,17 +58,23 @@ pub(crate) struct LsArgs {
 /// Runs the command.
 ///
 /// # Errors
-/// As [`StoreArgs::with`].
+/// As [`StoreArgs::on`].
 pub(crate) fn run(args: &LsArgs) -> Result<()> {
     if args.read_only {
         return look(args);
     }
-    let listed = args.store.with(|session| {
-        let mut list = List::new(args);
-        session.scan(&args.prefix, &mut |info| list.add(&info))?;
-        list.end()
-    });
+    let listed = args.store.on(|any| on!(any, store => list(store, args)));
     listed.map_err(naming_read_only)
+}
+
+fn list(store: &impl KvStore, args: &LsArgs) -> Result<()> {
+    let (mut list, mut from) = (List::new(args), Some(0));
+    while let Some(cursor) = from {
+        let (page, next) = store.scan_prefix(&args.prefix, cursor, PAGE).wait()?;
+        page.iter().try_for_each(|info| list.add(info))?;
+        from = next;
+    }
+    list.end()
 }
 
 /// Lists the objects on the media, by key in each shard.
@@ -136,7 +146,7 @@ impl List<'_> {
 }
 
 /// Returns an object's entry.
-fn object_json(info: &ObjectInfo) -> Value {
+pub(super) fn object_json(info: &ObjectInfo) -> Value {
     json!({
         "key": info.key.to_string(),
         "key_hex": hex(&info.key),

@@ -2,6 +2,9 @@
 
 use std::collections::BTreeSet;
 
+use adit_kvshare::Client;
+use adit_kvshare::wire::Serving;
+
 use crate::failure::{Failure, Result};
 
 /// Maximum bytes of metrics.
@@ -34,6 +37,35 @@ impl Metrics {
                 "{source}: it contains no metrics of a store; give the output of the server's /metrics"
             )));
         }
+        Ok(metrics)
+    }
+
+    /// Asks the server of a store for what it counts: the store's counters, and those of the server itself, whose names
+    /// begin with `server_`.
+    ///
+    /// # Errors
+    /// When the server is gone.
+    pub(crate) fn of_server(client: &Client) -> Result<Metrics> {
+        let (stats, serving) = client.stats()?;
+        let mut metrics = Metrics(stats.prometheus().lines().filter_map(sample).collect());
+        let Serving { clients_now, clients, clients_expelled, clients_turned_away, .. } = serving;
+        let Serving { mapped_bytes_now, requests_now, requests, leases_now, .. } = serving;
+        let own = [
+            ("device_written_bytes_total", stats.bytes_to_device),
+            ("server_clients_now", clients_now),
+            ("server_clients_total", clients),
+            ("server_clients_expelled_total", clients_expelled),
+            ("server_clients_turned_away_total", clients_turned_away),
+            ("server_mapped_bytes_now", mapped_bytes_now),
+            ("server_requests_now", requests_now),
+            ("server_requests_total", requests),
+            ("server_leases_now", leases_now),
+        ];
+        metrics.0.extend(own.map(|(name, value)| Sample {
+            name: name.to_owned(),
+            labels: Vec::new(),
+            value: value as f64,
+        }));
         Ok(metrics)
     }
 

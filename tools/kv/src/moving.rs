@@ -1,24 +1,24 @@
 //! `adit kv export` and `adit kv import`: the objects of a store as a stream, for backups and for moving.
 
 use std::fs::File;
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
+use adit_kvstore::Store;
 use adit_kvstore::store::{ImportWith, Imported};
 use adit_kvstore::stream::Counts;
-use adit_kvstore::{OpenOptions, Store};
 use clap::Args;
 use serde_json::json;
 
+use super::any_store::POOL_BYTES;
 use super::key;
-use super::store::{self, NO_STORE};
+use super::passing::Passing;
 use super::store_arg::StoreArg;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
 use crate::output;
 use crate::whole_file::WholeFile;
-use adit_tools_common::meter::Meter;
 
 const EXPORT_EXAMPLES: &str = "\
 Examples:
@@ -85,65 +85,8 @@ pub(crate) struct ImportArgs {
     json: bool,
 }
 
-/// A file or a pipe that a stream passes through: shows how much has, and ends it at an interrupt.
-struct Passing<T> {
-    inner: T,
-    done: u64,
-    /// Bytes of all of it, if that is known.
-    all: Option<u64>,
-    meter: Meter,
-    interrupt: Interrupt,
-}
-
-impl<T> Passing<T> {
-    fn new(inner: T, all: Option<u64>, interrupt: &Interrupt) -> Passing<T> {
-        let (meter, interrupt) = (Meter::of_long_work(), interrupt.clone());
-        Passing { inner, done: 0, all, meter, interrupt }
-    }
-
-    fn pass(&mut self, bytes: usize) -> io::Result<usize> {
-        if self.interrupt.requested() {
-            return Err(io::Error::other("interrupted"));
-        }
-        self.done += bytes as u64;
-        match self.all {
-            Some(all) => self.meter.show_bytes(self.done, all),
-            None => self.meter.show(|_| human::capacity(self.done)),
-        }
-        Ok(bytes)
-    }
-}
-
-impl<T: Read> Read for Passing<T> {
-    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
-        let bytes = self.inner.read(into)?;
-        self.pass(bytes)
-    }
-}
-
-impl<T: Write> Write for Passing<T> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let bytes = self.inner.write(bytes)?;
-        self.pass(bytes)
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.inner.flush()
-    }
-}
-
 fn is_standard(path: &Path) -> bool {
     path.as_os_str() == "-"
-}
-
-fn open(arg: &StoreArg) -> Result<Store> {
-    let targets = arg.all().targets;
-    store::check_there(&targets, NO_STORE)?;
-    Ok(Store::open(&OpenOptions::new(targets))?)
-}
-
-fn close(store: Store) -> Result<()> {
-    store.close().wait().map(drop).map_err(|why| adit_kvstore::Error::from(why).into())
 }
 
 /// Runs `adit kv export`.
@@ -162,7 +105,7 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
     }
     let failed = |why: io::Error| Failure::failed(format!("{name}: {why}"));
     let interrupt = Interrupt::install()?;
-    let store = open(&args.store)?;
+    let store = args.store.all().open_own(POOL_BYTES)?;
     let mut keeps_nothing = false;
     let exported = if is_standard(&args.file) {
         store.export(&args.prefix, Passing::new(io::stdout().lock(), None, &interrupt))
@@ -175,7 +118,7 @@ pub(crate) fn export(args: &ExportArgs) -> Result<()> {
         }
         exported
     };
-    close(store)?;
+    store.close().wait()?;
     let left = match keeps_nothing {
         true => format!("{name} is as it was before"),
         false => format!("what {name} has lacks its end, which an import reports"),
@@ -209,14 +152,8 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
         (Box::new(file), about.is_file().then_some(about.len()))
     };
     let interrupt = Interrupt::install()?;
-    let store = open(&args.store)?;
-    let evicted = |store: &Store| {
-        store
-            .stats()
-            .wait()
-            .map(|stats| stats.evictions.objects())
-            .map_err(adit_kvstore::Error::from)
-    };
+    let store = args.store.all().open_own(POOL_BYTES)?;
+    let evicted = |store: &Store| store.stats().wait().map(|stats| stats.evictions.objects());
     let before = evicted(&store)?;
     let from = BufReader::with_capacity(1 << 20, Passing::new(from, all, &interrupt));
     let with = ImportWith { prefix: args.prefix.clone(), keeps: args.keep };
@@ -225,7 +162,7 @@ pub(crate) fn import(args: &ImportArgs) -> Result<()> {
         Ok(mut import) => (import.run(), import.told()),
     };
     let evicted = evicted(&store)? - before;
-    close(store)?;
+    store.close().wait()?;
     if evicted > 0 {
         tracing::warn!(
             "{evicted} objects were evicted to make room, some of the stream's perhaps: format a larger store, or for more \

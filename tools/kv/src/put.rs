@@ -6,23 +6,21 @@
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use adit_driver::memory::AnyBuffer;
-use adit_kvstore::shard::{
-    Action, Condition, FillItem, Outcome, Part, PutItem, PutOptions, ReserveItem, WriterId,
-};
-use adit_kvstore::store::measured;
-use adit_kvstore::{Key, Version, piece_bytes};
+use adit_kvstore::shard::{Condition, Outcome};
+use adit_kvstore::store::{PutWith, measured};
+use adit_kvstore::{Error, Key, KvStore, PendingAnswer, Version, piece_bytes};
 use clap::Args;
 use serde_json::json;
 
+use super::any_store::{AnyStore, on, pool_bytes};
 use super::key::{self, hex};
+use super::passing::Passing;
 use super::store_arg::StoreArg;
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::output;
-use adit_tools_common::meter::Meter;
-use adit_tools_common::session::{Session, one};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -36,9 +34,6 @@ Examples:
 
 A key is text, or bytes in hexadecimal after 0x or hex:. A condition that does not hold fails and changes nothing. \
 More than 8 MiB of standard input are kept in TMPDIR (/tmp) first: the store needs to know the length.";
-
-/// Minimum bytes per put; longer objects are put in parts.
-const PART_BYTES: u64 = 8 << 20;
 
 /// Stores an object, replacing one with the same key
 #[derive(Args, Clone, Debug)]
@@ -88,9 +83,18 @@ struct Source {
 /// Why it could not be read or stored.
 pub(crate) fn run(args: &PutArgs) -> Result<()> {
     let mut source = Source::open(args.file.as_deref())?;
-    let (stored, version) = args.store.all().with(|session| {
-        let stored = put(session, args, &mut source)?;
-        Ok((stored, session.info(&args.key).map(|info| info.version.0)))
+    let (tenant, pool_bytes) = (args.tenant.as_deref(), pool_bytes(piece_bytes(source.bytes)));
+    let (stored, version) = args.store.all().on_with(tenant, pool_bytes, |any| {
+        let with = PutWith {
+            tenant: match (any, tenant) {
+                (AnyStore::Own(own), Some(name)) => Some(own.tenant(name).wait()?),
+                _ => None,
+            },
+            ttl: args.ttl.map(Duration::from_secs),
+            condition: condition(args),
+            ..PutWith::default()
+        };
+        on!(any, store => put(store, &args.key, &mut source, &with))
     })?;
     if let Outcome::Declined(why) = stored {
         return Err(Failure::failed(format!("object '{}' was declined: {why:?}", args.key)));
@@ -137,75 +141,35 @@ impl Source {
         }
         Ok(Source { bytes: about.len(), name, data: Box::new(file) })
     }
-
-    /// Fills `into` with the next bytes.
-    fn read(&mut self, into: &mut [u8]) -> Result<()> {
-        let read = self.data.read_exact(into);
-        read.map_err(|why| {
-            Failure::failed(format!("{}: {why}; is another process changing it?", self.name))
-        })
-    }
 }
 
-fn put(session: &mut Session, args: &PutArgs, source: &mut Source) -> Result<Outcome> {
-    let tenant = args.tenant.as_deref().map(|name| session.tenant(name)).transpose()?;
-    let tenant = tenant.unwrap_or_default();
-    let condition = match args.if_version {
+/// Returns what must hold of the object that is there.
+fn condition(args: &PutArgs) -> Condition {
+    match args.if_version {
         Some(version) => Condition::Version(version),
         None if args.if_absent => Condition::Absent,
         None => Condition::Always,
-    };
-    let options = PutOptions { tenant, ttl_s: args.ttl, condition, ..PutOptions::default() };
-    let bytes = source.bytes;
-    let key = args.key.clone();
-    if bytes > PART_BYTES {
-        let item = ReserveItem { key, bytes, options };
-        return in_parts(session, item, source);
-    }
-    let mut data = session.allocate(0, bytes)?;
-    source.read(&mut data[..bytes as usize])?;
-    let item = PutItem { key, bytes, data: AnyBuffer::One(data), options };
-    Ok(session.call(Action::Put(item))?.0)
-}
-
-fn in_parts(session: &mut Session, item: ReserveItem, source: &mut Source) -> Result<Outcome> {
-    let bytes = item.bytes;
-    let (writer, device) = match session.call(Action::Reserve(item))?.0 {
-        Outcome::Reserved { writer, device } => (writer, device),
-        other => return Ok(other),
-    };
-    let filled = fill(session, (writer, device), bytes, source);
-    match filled {
-        Ok(()) => Ok(session.call(Action::Seal(writer))?.0),
-        Err(failure) => {
-            session.local_mut().abandon(writer);
-            Err(failure)
-        }
     }
 }
 
-fn fill(
-    session: &mut Session,
-    (writer, device): (WriterId, u8),
-    bytes: u64,
+/// Stores the object; returns what came of that, and the version that is there then.
+fn put(
+    store: &impl KvStore,
+    key: &Key,
     source: &mut Source,
-) -> Result<()> {
-    let part_bytes = PART_BYTES.max(piece_bytes(bytes));
+    with: &PutWith,
+) -> Result<(Outcome, Option<u64>)> {
     let interrupt = Interrupt::install()?;
-    let mut meter = Meter::of_long_work();
-    let mut memory = session.allocate(device, part_bytes)?;
-    let mut at = 0;
-    while at < bytes {
-        if interrupt.requested() {
-            return Err(Failure::stopped("interrupted; nothing was stored"));
+    let data = Passing::new(&mut source.data, Some(source.bytes), &interrupt);
+    let stored = store.put_from(key.clone(), Some(source.bytes), data, with);
+    let stored = stored.map_err(|why| match why {
+        _ if interrupt.requested() => Failure::stopped("interrupted; nothing was stored"),
+        Error::Source { why } => {
+            let name = &source.name;
+            Failure::failed(format!("{name}: {why}; is another process changing it?"))
         }
-        meter.show_bytes(at, bytes);
-        let end = bytes.min(at + part_bytes);
-        source.read(&mut memory[..(end - at) as usize])?;
-        let item = FillItem { writer, part: Part::Bytes(at..end), data: AnyBuffer::One(memory) };
-        let (_, back) = session.call(Action::Fill(item))?;
-        memory = one(back);
-        at = end;
-    }
-    Ok(())
+        why => why.into(),
+    })?;
+    let info = store.info(key.clone()).wait()?;
+    Ok((stored, info.map(|info| info.version.0)))
 }

@@ -1,11 +1,12 @@
 //! `adit kv rm`: removes objects.
 
-use adit_kvstore::shard::{Action, Outcome, Selection};
-use adit_kvstore::{Key, Version};
+use adit_kvstore::shard::Selection;
+use adit_kvstore::{Key, KvStore, PendingAnswer, Version};
 use clap::Args;
 use serde_json::json;
 
-use super::each::each;
+use super::any_store::{AnyStore, on};
+use super::each::{answers, each};
 use super::key;
 use super::store_arg::StoreArg;
 use crate::failure::{Failure, Result};
@@ -65,27 +66,35 @@ fn prefix(text: &str) -> std::result::Result<Vec<u8>, String> {
 /// Runs the command.
 ///
 /// # Errors
-/// When an object or the tenant does not exist, and as [`StoreArgs::with`](super::store_arg::StoreArgs::with).
+/// When an object or the tenant does not exist, and as [`StoreArgs::on`](super::store_arg::StoreArgs::on).
 pub(crate) fn run(args: &RmArgs) -> Result<()> {
     let of_tenant = || args.tenant.as_deref().map(|name| Selection::Tenant(name.into()));
     let prefixed = args.prefix.as_deref().map(|prefix| Selection::Prefix(prefix.into()));
     match prefixed.or_else(of_tenant) {
-        Some(selection) => remove_all(args, selection),
+        Some(selection) => remove_all(args, &selection),
         None => remove_each(args),
     }
 }
 
-fn remove_all(args: &RmArgs, selection: Selection) -> Result<()> {
+fn remove_all(args: &RmArgs, selection: &Selection) -> Result<()> {
     let store = args.store.all();
-    let swept = store.with(|session| {
-        if let Selection::Tenant(name) = &selection
-            && !session.local().tenants().iter().any(|tenant| tenant.name == *name)
-        {
-            return Err(store.no_tenant(name));
+    let objects = store.on(|any| match (any, selection) {
+        (AnyStore::Own(own), selection) => {
+            if let Selection::Tenant(name) = selection
+                && !own.tenants().wait()?.iter().any(|tenant| tenant.name == *name)
+            {
+                return Err(store.no_tenant(name));
+            }
+            Ok(own.delete_where(selection).wait()?)
         }
-        Ok(session.call(Action::DeleteWhere(selection))?.0)
+        (AnyStore::Served(client), Selection::Prefix(prefix)) => {
+            Ok(client.delete_prefix(Key::new(prefix)?).wait()?)
+        }
+        (AnyStore::Served(_), _) => Err(Failure::usage(format!(
+            "{}: --tenant needs the store's devices, which the server has; give keys or --prefix",
+            store.name()
+        ))),
     })?;
-    let Outcome::Swept { objects } = swept else { unreachable!("a sweep ends with a number") };
     let text = || format!("{objects} object{} removed\n", plural(objects));
     output::report(args.json, || json!({ "removed_objects": objects }), text)
 }
@@ -94,9 +103,14 @@ fn remove_each(args: &RmArgs) -> Result<()> {
     if args.if_version.is_some() && args.keys.len() != 1 {
         return Err(Failure::usage("--if-version is the version of one object: give one key"));
     }
-    let action = |key: &Key| match args.if_version {
-        Some(version) => Action::DeleteIf(key.clone(), version),
-        None => Action::Delete(key.clone()),
-    };
-    each(&args.store.all(), &args.keys, action, ("removed", &Outcome::Deleted), args.json)
+    let call = |any: &AnyStore| on!(any, store => delete(store, args));
+    each(&args.store.all(), &args.keys, call, "removed", args.json)
+}
+
+/// Removes each object; returns whether there was one.
+fn delete(store: &impl KvStore, args: &RmArgs) -> Result<Vec<bool>> {
+    match args.if_version {
+        Some(version) => answers(args.keys.iter().map(|key| store.delete_if(key.clone(), version))),
+        None => answers(store.delete_many(args.keys.iter().cloned())),
+    }
 }

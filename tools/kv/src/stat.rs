@@ -10,14 +10,16 @@ use std::path::{Path, PathBuf};
 use adit_driver::Device;
 use adit_driver::spec::log::SmartHealth;
 use adit_driver::spec::{Lid, Nsid, View};
+use adit_kvshare::{Client, ClientOptions};
 use adit_kvstore::UNIT_BYTES;
 use adit_kvstore::survey::Space;
 use clap::Args;
 use serde_json::{Map, Value, json};
 
+use super::any_store::connect;
 use super::metrics::{METRICS_BYTES_MAX, Metrics};
 use super::store_arg::StoreArgs;
-use super::survey::IN_USE;
+use super::survey::{IN_USE, Reader};
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::output;
@@ -25,7 +27,9 @@ use crate::output;
 const EXAMPLES: &str = "\
 Examples:
   adit kv stat uring:kv.img
-  With the hit rate and the write amplification of the server that has it open:
+  What 'adit kv serve' tells of the store that it has:
+    adit kv stat serve:kv.sock
+  With the hit rate and the write amplification of another server that has it open:
     curl -s http://localhost:8080/metrics | adit kv stat uring:kv.img --metrics -
 
 Writes nothing. The store may be open elsewhere; the figures then show one moment. Only the server knows hit rates \
@@ -52,8 +56,23 @@ pub(crate) struct StatArgs {
 /// # Errors
 /// When there is no store, or the metrics cannot be read.
 pub(crate) fn run(args: &StatArgs) -> Result<()> {
-    let metrics = args.metrics.as_deref().map(read_metrics).transpose()?;
-    let mut reader = args.store.reader(false)?;
+    let report = match (args.store.socket()?, &args.metrics) {
+        (Some(socket), None) => of_server(&connect(socket, &ClientOptions::default())?)?,
+        (Some(_), Some(_)) => {
+            let why =
+                format!("{} tells its metrics itself: leave --metrics out", args.store.name());
+            return Err(Failure::usage(why));
+        }
+        (None, metrics) => {
+            let metrics = metrics.as_deref().map(read_metrics).transpose()?;
+            of_media(&mut args.store.reader(false)?, metrics.as_ref())?
+        }
+    };
+    output::report(args.json, || &report, || table(&report, &args.store.name()))
+}
+
+/// Returns what the media say, beside the metrics of the server that has the store.
+fn of_media(reader: &mut Reader, metrics: Option<&Metrics>) -> Result<Value> {
     let picture = reader.picture(|_, _, found| {
         let bytes: u64 = found.objects.iter().map(|found| found.object.bytes).sum();
         Ok((found.objects.len() as u64, bytes, found.space))
@@ -73,8 +92,20 @@ pub(crate) fn run(args: &StatArgs) -> Result<()> {
     add_space(&mut report, &space);
     report["in_use"] = reader.is_in_use.into();
     report["devices"] = reader.devices().map(wear).collect();
-    report["server"] = metrics.as_ref().map_or(Value::Null, served);
-    output::report(args.json, || &report, || table(&report, &args.store.name()))
+    report["server"] = metrics.map_or(Value::Null, served);
+    Ok(report)
+}
+
+/// Returns what a server tells of its store. It does not tell of faults and of wear.
+fn of_server(client: &Client) -> Result<Value> {
+    let (stats, _) = client.stats()?;
+    let mut report = json!({ "objects": stats.objects });
+    let (data_units, used_units) = (stats.capacity_units, stats.used_units);
+    let (free_runs, largest_free_units) = (stats.free_runs, stats.largest_free_units);
+    add_space(&mut report, &Space { data_units, used_units, free_runs, largest_free_units });
+    report["in_use"] = true.into();
+    report["server"] = served(&Metrics::of_server(client)?);
+    Ok(report)
 }
 
 fn add_space(report: &mut Value, space: &Space) {
@@ -137,6 +168,10 @@ fn served(metrics: &Metrics) -> Value {
     for name in ["gets_total", "puts_total", "evictions_total", "get_corrupt_total"] {
         report.insert(name.trim_end_matches("_total").to_owned(), json!(of(name)));
     }
+    for name in metrics.names("server_") {
+        let short = name.trim_start_matches("server_").trim_end_matches("_total");
+        report.insert(short.to_owned(), json!(of(name)));
+    }
     report.into()
 }
 
@@ -146,7 +181,6 @@ fn table(report: &Value, title: &str) -> String {
     let used = number("used_bytes") as f64 / number("capacity_bytes").max(1) as f64;
     let mut rows = vec![
         ("objects", number("objects").to_string()),
-        ("their bytes", human::capacity(number("object_bytes"))),
         (
             "used",
             format!(
@@ -166,6 +200,9 @@ fn table(report: &Value, title: &str) -> String {
         ),
         ("fragmentation", percent(report["fragmentation"].as_f64().unwrap_or_default())),
     ];
+    if let Some(bytes) = report["object_bytes"].as_u64() {
+        rows.insert(1, ("their bytes", human::capacity(bytes)));
+    }
     for device in report["devices"].as_array().into_iter().flatten() {
         rows.push(("wear", wear_line(device)));
     }
@@ -178,6 +215,13 @@ fn table(report: &Value, title: &str) -> String {
             "write amplification",
             amplification.map_or("none yet".to_owned(), |times| format!("{times:.3}")),
         ));
+        if let (Some(clients), Some(requests)) = (told("clients_now"), told("requests_now")) {
+            let mapped = human::bytes(told("mapped_bytes_now").unwrap_or_default());
+            let line = format!(
+                "{clients}, this one included; {requests} requests in progress, {mapped} shared"
+            );
+            rows.push(("clients", line));
+        }
     }
     let rows: String = rows.iter().map(|(name, value)| format!("  {name:<22}{value}\n")).collect();
     let moving = match report["in_use"] == true {

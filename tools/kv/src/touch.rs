@@ -1,10 +1,12 @@
 //! `adit kv touch`: sets when objects expire, and writes no data.
 
-use adit_kvstore::Key;
-use adit_kvstore::shard::{Action, Outcome, TouchItem};
+use std::time::Duration;
+
+use adit_kvstore::{Key, KvStore};
 use clap::Args;
 
-use super::each::each;
+use super::any_store::{AnyStore, on};
+use super::each::{answers, each};
 use super::key;
 use super::store_arg::StoreArg;
 use crate::failure::Result;
@@ -47,6 +49,15 @@ pub(crate) struct TouchArgs {
 /// # Errors
 /// When an object does not exist, and as [`each`].
 pub(crate) fn run(args: &TouchArgs) -> Result<()> {
-    let touch = |key: &Key| Action::Touch(TouchItem { key: key.clone(), ttl_s: args.ttl });
-    each(&args.store.all(), &args.keys, touch, ("touched", &Outcome::Touched), args.json)
+    let call = |any: &AnyStore| on!(any, store => touch(store, args));
+    each(&args.store.all(), &args.keys, call, "touched", args.json)
+}
+
+/// Sets the expiry of each object; returns whether there was one.
+fn touch(store: &impl KvStore, args: &TouchArgs) -> Result<Vec<bool>> {
+    let keys = args.keys.iter().cloned();
+    match args.ttl {
+        Some(ttl) => answers(store.touch_many(keys, Duration::from_secs(ttl))),
+        None => answers(keys.map(|key| store.persist(key)).collect::<Vec<_>>()),
+    }
 }

@@ -202,11 +202,7 @@ const TENANTS: &[Metric<TenantStats>] = metrics! {
 /// Formats a sample.
 pub(super) fn text(sample: &Sample) -> String {
     let mut text = Text::default();
-    text.add(COUNTERS, [(None, &sample.stats)]);
-    let Evictions { space, records, fragmentation, quota } = &sample.stats.evictions;
-    let reasons = [space, records, fragmentation, quota];
-    let names = ["space", "records", "fragmentation", "quota"];
-    text.add(EVICTIONS, names.map(|name| Some(("reason", name))).into_iter().zip(reasons));
+    text.add_stats(&sample.stats);
     let (name, help) = ("adit_kv_request_seconds", "From a call to its answer, in seconds.");
     text.family(name, MetricType::Histogram, help);
     for (kind, latencies) in KINDS.iter().zip(&sample.latencies) {
@@ -231,6 +227,16 @@ pub(super) fn text(sample: &Sample) -> String {
     text.0
 }
 
+impl Stats {
+    /// Formats the counters and sizes in Prometheus's text format, under the names that
+    /// [`Store::prometheus`](crate::Store::prometheus) gives them.
+    pub fn prometheus(&self) -> String {
+        let mut text = Text::default();
+        text.add_stats(self);
+        text.0
+    }
+}
+
 /// The text so far.
 #[derive(Default)]
 struct Text(String);
@@ -239,6 +245,15 @@ struct Text(String);
 type Label<'a> = (&'static str, &'a str);
 
 impl Text {
+    /// Adds the counters and sizes of a store.
+    fn add_stats(&mut self, stats: &Stats) {
+        self.add(COUNTERS, [(None, stats)]);
+        let Evictions { space, records, fragmentation, quota } = &stats.evictions;
+        let reasons = [space, records, fragmentation, quota];
+        let names = ["space", "records", "fragmentation", "quota"];
+        self.add(EVICTIONS, names.map(|name| Some(("reason", name))).into_iter().zip(reasons));
+    }
+
     /// Adds a table of metrics, each with a sample for each of `items`, which a label tells apart if there are several.
     fn add<'a, T: 'a>(
         &mut self,
@@ -341,6 +356,8 @@ mod tests {
         let stats = Stats { hits: 7, used_units: 3, misses_corrupt: 1, ..Stats::default() };
         let sample = Sample { stats, failures: 9, mailboxes: vec![(2, 8)], ..Sample::default() };
         let parsed = parse(&text(&sample));
+        let own = parse(&sample.stats.prometheus());
+        assert!(own.len() > 40 && own.iter().all(|(name, value)| parsed[name] == *value));
         assert_eq!(parsed["adit_kv_get_hits_total"], 7.0);
         assert_eq!(parsed["adit_kv_used_bytes"], 3.0 * 4096.0);
         assert_eq!(parsed["adit_kv_get_corrupt_total"], 1.0);

@@ -38,7 +38,7 @@ const RUNTIME: Duration = Duration::from_secs(10);
 pub(crate) struct KvBenchArgs {
     /// A device of the store; repeat it for several, in the order in which they were formatted. For KV tensors, which
     /// need none, the device of direct layers
-    #[arg(long, value_name = "TARGET")]
+    #[arg(long, value_name = "TARGET", value_parser = device)]
     pub(super) store: Vec<Target>,
 
     /// fill, get, mixed, ycsb-a to ycsb-f, layers or trace:FILE; of KV tensors, dual-blade or a task (em-fodors-zagats,
@@ -149,6 +149,17 @@ impl KvBenchArgs {
         }
         Ok(())
     }
+}
+
+/// Parses a device of a store that no server has.
+fn device(text: &str) -> std::result::Result<Target, String> {
+    if text.starts_with("serve:") {
+        return Err(format!(
+            "this measures a store of its own: end the server and name its devices, or see what its clients do with \
+             'adit kv top {text}'"
+        ));
+    }
+    text.parse().map_err(|why: adit_driver::Error| why.to_string())
 }
 
 fn at_least_one(text: &str) -> std::result::Result<u64, String> {

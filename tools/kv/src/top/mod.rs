@@ -2,7 +2,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `source` | where metrics come from: a URL or a file |
+//! | `source` | where metrics come from: a URL, a file or a socket |
 //! | `report` | what happened between two samples |
 //! | `screen` | a report as text, and the terminal |
 
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use clap::Args;
 
 use self::screen::Screen;
-use self::source::Source;
+use self::source::{Sampler, Source};
 use crate::failure::{Failure, Result};
 use crate::interrupt::Interrupt;
 use crate::metrics::Metrics;
@@ -25,11 +25,13 @@ use crate::output::{Output, remark};
 const EXAMPLES: &str = "\
 Examples:
   adit kv top http://localhost:8080/metrics
+  adit kv top serve:kv.sock
   adit kv top http://localhost:8080 --interval 5 --json | jq .hit_share
   adit kv top /var/lib/node_exporter/adit.prom --once
 
 Rates and latencies are those of the last interval. On a terminal the picture is redrawn until Ctrl-C; elsewhere \
-each interval is printed. A server that restarts is waited for.";
+each interval is printed. A server that restarts is waited for. 'adit kv serve' tells no latencies, and nothing of \
+single devices and tenants.";
 
 /// Time between looks at the flag that ends the program.
 const LOOK: Duration = Duration::from_millis(50);
@@ -38,8 +40,9 @@ const LOOK: Duration = Duration::from_millis(50);
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct TopArgs {
-    /// The server's metrics: a URL such as http://localhost:8080/metrics, or a file that is rewritten
-    #[arg(value_name = "URL|FILE")]
+    /// The server's metrics: a URL such as http://localhost:8080/metrics, a file that is rewritten, or serve:SOCKET of
+    /// 'adit kv serve'
+    #[arg(value_name = "URL|FILE|serve:SOCKET")]
     source: Source,
 
     /// Seconds between samples
@@ -66,7 +69,8 @@ fn seconds(text: &str) -> std::result::Result<Duration, String> {
 /// When the first sample cannot be had; with `--once`, the second one neither.
 pub(crate) fn run(args: &TopArgs) -> Result<()> {
     let interrupt = Interrupt::install()?;
-    let mut before = (Instant::now(), args.source.read()?);
+    let mut sampler = Sampler::new(&args.source);
+    let mut before = (Instant::now(), sampler.read()?);
     let mut screen = Screen::open(!args.json && !args.once)?;
     let mut due = before.0;
     loop {
@@ -74,7 +78,7 @@ pub(crate) fn run(args: &TopArgs) -> Result<()> {
         if !wait(due, &interrupt) {
             return Ok(());
         }
-        match args.source.read() {
+        match sampler.read() {
             Ok(metrics) => {
                 let now = (Instant::now(), metrics);
                 show(args, &mut screen, &before, &now)?;

@@ -53,6 +53,10 @@ pub(super) fn between(before: &Metrics, now: &Metrics, interval: Duration) -> Va
         now.values("device_", "device").into_iter().map(|device| interval.device(device)).collect();
     report["tenants"] =
         now.values("tenant_", "tenant").into_iter().map(|tenant| interval.tenant(tenant)).collect();
+    let server = interval.all("server_", &[]);
+    if !server.is_empty() {
+        report["server"] = server.into();
+    }
     report
 }
 
@@ -114,17 +118,21 @@ impl Interval {
         })
     }
 
-    /// Returns all that the server tells of a tenant: rates of counters, gauges as they are.
-    fn tenant(&self, tenant: &str) -> Value {
-        let labels = [("tenant", tenant)];
+    /// Returns all metrics whose names begin with `prefix`, without it: rates of counters, gauges as they are.
+    fn all(&self, prefix: &str, labels: &[Label<'_>]) -> Map<String, Value> {
         let of = |name: &str| match name.strip_suffix("_total") {
-            Some(counter) => (format!("{counter}_per_s"), self.rate(name, &labels)),
-            None => (name.to_owned(), json!(self.done.sum(name, &labels))),
+            Some(counter) => (format!("{counter}_per_s"), self.rate(name, labels)),
+            None => (name.to_owned(), json!(self.done.sum(name, labels))),
         };
         let short =
-            |(name, value): (String, Value)| (name.trim_start_matches("tenant_").to_owned(), value);
+            |(name, value): (String, Value)| (name.trim_start_matches(prefix).to_owned(), value);
+        self.done.names(prefix).into_iter().map(of).map(short).collect()
+    }
+
+    /// Returns all that the server tells of a tenant.
+    fn tenant(&self, tenant: &str) -> Value {
         let mut report = Map::from_iter([("tenant".to_owned(), json!(tenant))]);
-        report.extend(self.done.names("tenant_").into_iter().map(of).map(short));
+        report.extend(self.all("tenant_", &[("tenant", tenant)]));
         report.into()
     }
 }

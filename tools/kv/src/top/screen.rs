@@ -79,6 +79,11 @@ pub(super) fn lines(source: &str, report: &Value) -> Vec<String> {
         String::new(),
     ];
     lines.extend(totals(report));
+    if report["server"].is_object() {
+        // It tells nothing of single requests, devices and tenants.
+        lines.push(clients(&report["server"]));
+        return lines;
+    }
     lines.push(String::new());
     lines.push(format!("{:<10} {:>10} {:>10} {:>10}", "REQUEST", "per s", "p50", "p99"));
     for (request, figures) in report["latency"].as_object().into_iter().flatten() {
@@ -156,6 +161,18 @@ fn totals(report: &Value) -> [String; 5] {
             count(&report["waiting_for_room"])
         ),
     ]
+}
+
+/// Returns the line for the clients of `adit kv serve`.
+fn clients(server: &Value) -> String {
+    format!(
+        "clients   {} connected, {} shared; {} requests/s, {} in progress; {} leases",
+        count(&server["clients_now"]),
+        size(&server["mapped_bytes_now"]),
+        count(&server["requests_per_s"]),
+        count(&server["requests_now"]),
+        count(&server["leases_now"])
+    )
 }
 
 fn device(device: &Value) -> String {

@@ -130,14 +130,14 @@ const PARTS: [Part; 22] = [
     Part::new("tools/guard/src/", 1600),
     Part::new("tools/setup/src/", 4650),
     Part::new("tools/bench/src/", 13200),
-    Part::new("tools/kv/src/", 5500),
+    Part::new("tools/kv/src/", 5800),
     Part::new("tools/gpu/src/", 4800),
     Part::new("tools/src/", 1300),
     Part::new("tools/xtask/src/", 6300),
 ];
 
 /// The most lines of code of all parts together.
-const TOTAL_LINES_MAX: usize = 123_500;
+const TOTAL_LINES_MAX: usize = 122_500;
 
 /// The most files that may import each other.
 const CIRCLE_FILES_MAX: usize = 3;

@@ -11,9 +11,9 @@
 //! | part | owns |
 //! |---|---|
 //! | `lanes` | the lanes to the devices: which are in service, which has the journal, what waits to be sent |
-//! | `log` | the journal: room for records, sealing, flushes, what is durable |
+//! | `log` | the journal: room for records, sealing, flushes, durable records |
 //! | `objects` | every table of objects: index, order of eviction, expiry, tenants, space, leases, and the `tier` |
-//! | `room` | how many objects there may be; what is evicted for a change, and what it claimed |
+//! | `room` | how many objects there may be; evictions for a change, and the space that it claimed |
 //! | `batch`, `answer` | requests in progress whose commands were planned together; answers that the end of the turn gives |
 //! | `effects` | in which order changes of one key take effect, and what waits to become durable |
 //! | `writes` | changes that wait for room, writers of objects in parts, the write budget |

@@ -22,7 +22,7 @@ const FIRST_GUESS: usize = 128 << 10;
 
 /// A request as it was called.
 pub(super) struct Wish {
-    /// What is asked for. Its memory is set when the request goes to the server.
+    /// The request. Its memory is set when it goes to the server.
     pub(super) ask: Ask,
     pub(super) needs: Needs,
 }

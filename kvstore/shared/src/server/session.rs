@@ -1,7 +1,7 @@
 //! One client: its thread, which greets it, shares its memory, and lets it go.
 //!
 //! The thread wakes for messages and the hang-up on the socket, for a fault in the rings, and for the server's end.
-//! What is in the rings is the business of a thread of the store's ([`Taking`]).
+//! A thread of the store handles the rings' contents ([`Taking`]).
 
 use std::fs::File;
 use std::os::fd::AsFd;

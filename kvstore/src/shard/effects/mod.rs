@@ -75,7 +75,7 @@ impl<Q: CommandQueue<Load>, R> Parts<Q, R> {
         self.order.is_hidden(new.hash) || self.objects.find(new.hash, &new.key).is_some()
     }
 
-    /// Seals, writes and flushes what is due, and gives the answers that this makes due.
+    /// Seals, writes and flushes due blocks, and gives the answers that this makes due.
     pub(super) fn journal_step(&mut self, now: Time, pressure: Pressure) {
         if self.lanes.is_home_lost() {
             return self.fail_all();

@@ -108,7 +108,7 @@ impl Accounts {
         self.shrinking.is_due |= self.shrinking.is_blocked;
     }
 
-    /// Follows changed quotas. Returns what is to be done if tenants may have too much. `age` tells when an object was
+    /// Follows changed quotas. Returns the evictions to make if tenants may have too much. `age` tells when an object was
     /// used.
     pub(crate) fn follow_quotas(
         &mut self,

@@ -8,7 +8,7 @@
 //! | `changing` | the steps that insert, remove and change objects |
 //! | `accounts` | what tenants have, and whether one of them has too much |
 //! | `layouts` | layouts of KV blocks and their numbers |
-//! | `spaces` | the space of every device: what is free, and what may not be overwritten yet |
+//! | `spaces` | the space of every device: free units, and units that may not be overwritten yet |
 
 pub(super) mod accounts;
 mod changing;
@@ -214,7 +214,7 @@ impl Objects {
         self.accounts.note_unleased();
     }
 
-    /// Follows changed quotas. Returns what is to be done if tenants may have too much.
+    /// Follows changed quotas. Returns the evictions to make if tenants may have too much.
     pub(super) fn follow_quotas(&mut self) -> Option<Shrinking> {
         let order = &self.order;
         self.accounts.follow_quotas(&self.index, |id| order.age(id))

@@ -69,7 +69,7 @@ enum EvictReason {
     Fragmentation,
 }
 
-/// Room for changes, and what is evicted for it.
+/// Room for changes, and the evictions that make it.
 #[derive(Debug)]
 pub(super) struct Room {
     /// How many objects there may be, and how many bytes their records may have, which must fit in a checkpoint.

@@ -89,8 +89,9 @@ fn make_extent(options: &mut RunOptions, path: KernelPath) -> Result<(PathBuf, F
     // Each tensor begins at an LBA, which is no longer than a page.
     let set_bytes = options.shape.set_bytes() + u64::from(2 * options.shape.model.layers) * 4096;
     let extent = Extent::new(Target::Kernel(target));
-    // The paper's configuration computes its plan once.
+    // The paper's configuration computes its plan once, and writes nothing past the page cache.
     options.rebudget_every = Duration::ZERO;
+    options.dirty_bytes = Some(u64::MAX);
     options.extent = Some(Extent { file_bytes: Some(set_bytes), ..extent });
     Ok((name, file))
 }

@@ -285,6 +285,61 @@ fn what_a_served_store_cannot_do_is_refused_with_what_to_do() {
     refused(&["rm", &store, "--tenant", "a"], "give keys or --prefix");
     refused(&["get", &store, "a", "--with", &target], "name no other target");
     refused(&["stat", &store, "--metrics", "-"], "leave --metrics out");
-    refused(&["bench", "--store", &store, "--workload", "get"], "adit kv top serve:");
+    let bench = |words: &[&'static str]| [&["bench", "--store", store.as_str()], words].concat();
+    refused(&bench(&["--workload", "layers"]), "end the server and name");
+    refused(&bench(&["--workload", "get", "--tier", "1G"]), "--tier is chosen where the store is");
+    refused(&bench(&["--workload", "dual-blade"]), "end the server and name them");
     refused(&["ls", "serve:"], "name the server's socket");
+}
+
+#[test]
+fn a_benchmark_runs_as_a_client_and_evicts_nothing_of_others() {
+    let scratch = Scratch::new("serve-bench");
+    let target = scratch.store("a.img");
+    let mut served = Served::start(&target, scratch.path("kv.sock"));
+    let store = format!("serve:{}", served.socket.display());
+    let bench = |words: &[&'static str]| {
+        let size = ["--object-bytes", "16k", "--iodepth", "7", "--json"];
+        [&["kv", "bench", "--store", store.as_str()], words, &size].concat()
+    };
+    fail(&bench(&["--workload", "get"]), 1, "run --workload fill first");
+    let filled = json(&bench(&["--workload", "fill", "--objects", "200"]));
+    assert_eq!((&filled["put"]["ops"], &filled["durability"]), (&200.into(), &Value::Null));
+    for workload in ["get", "mixed", "ycsb-d", "ycsb-e", "ycsb-f"] {
+        let ran = json(&bench(&["--workload", workload, "--runtime", "100ms", "--verify"]));
+        assert_eq!(ran["get"]["misses"], 0, "{workload}: {ran}");
+        assert!(ran["get"]["ops"].as_u64() > Some(0), "{workload}: {ran}");
+    }
+    let other_size = ["--workload", "get", "--object-bytes", "8k"];
+    let other_size = [&["kv", "bench", "--store", store.as_str()], &other_size[..]].concat();
+    fail(&other_size, 1, "as the store was filled with");
+    served.client().put(key("mine"), b"kept").wait().expect("put");
+    fail(&bench(&["--workload", "fill"]), 2, "add --force");
+    let refilled = json(&bench(&["--workload", "fill", "--objects", "9", "--force"]));
+    assert_eq!(refilled["put"]["ops"], 9);
+    assert_eq!(succeed(&["kv", "get", &store, "mine"]), b"kept");
+    assert_eq!(served.end(Signal::SIGTERM), Some(0));
+}
+
+#[test]
+fn a_benchmark_whose_server_dies_ends_with_the_reason_and_what_it_measured() {
+    let scratch = Scratch::new("serve-bench-lost");
+    let target = scratch.store("a.img");
+    let mut served = Served::start(&target, scratch.path("kv.sock"));
+    let store = format!("serve:{}", served.socket.display());
+    succeed(&["kv", "bench", "--store", &store, "--workload", "fill", "--objects", "50"]);
+    let words = ["kv", "bench", "--store", &store, "--workload", "get", "--runtime", "1h"];
+    let running = adit(&words).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let running = running.expect("adit runs");
+    let before = served.client().stats().expect("told").0.gets;
+    while served.client().stats().expect("told").0.gets < before + 100 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    served.end(Signal::SIGKILL);
+    let output = running.wait_with_output().expect("it ends");
+    let (told, report) =
+        (String::from_utf8_lossy(&output.stderr), String::from_utf8_lossy(&output.stdout));
+    assert_eq!(output.status.code(), Some(1), "{told}");
+    assert!(told.contains("connect again once 'adit kv serve' runs"), "{told}");
+    assert!(report.contains("50 objects of 128KiB, 32 in flight, served at"), "{report}");
 }

@@ -1,5 +1,6 @@
 //! The store argument of commands, and the one place that opens what it names.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -20,9 +21,18 @@ const NEEDS_DEVICES: &str = "this command needs the store's devices, which the s
 
 /// A part of a store on the command line: a device, or the socket of the server that has all of them.
 #[derive(Clone, Debug)]
-enum StoreTarget {
+pub(crate) enum StoreTarget {
     Device(Target),
     Served(PathBuf),
+}
+
+impl fmt::Display for StoreTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StoreTarget::Device(target) => target.fmt(f),
+            StoreTarget::Served(socket) => write!(f, "serve:{}", socket.display()),
+        }
+    }
 }
 
 impl FromStr for StoreTarget {
@@ -68,13 +78,23 @@ pub(crate) struct StoreArgs {
 }
 
 impl StoreArgs {
+    /// The store of these targets.
+    pub(crate) fn of(targets: &[StoreTarget]) -> StoreArgs {
+        StoreArgs { targets: targets.to_vec() }
+    }
+
     /// Returns the store's name for messages: its first device, or its server.
     pub(crate) fn name(&self) -> String {
         match self.targets.first() {
             None => String::new(),
             Some(StoreTarget::Device(target)) => target.device(),
-            Some(StoreTarget::Served(socket)) => format!("serve:{}", socket.display()),
+            Some(served) => served.to_string(),
         }
+    }
+
+    /// Returns all its targets as text.
+    pub(crate) fn targets(&self) -> Vec<String> {
+        self.targets.iter().map(ToString::to_string).collect()
     }
 
     /// Returns the devices in order.

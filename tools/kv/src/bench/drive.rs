@@ -137,7 +137,10 @@ pub(super) fn replay<B: Bed>(
         let ids = &request.hash_ids;
         let keys: Vec<_> = ids.iter().map(|id| blocks::key(*id)).collect();
         let begun = engine.bed().now();
-        let hits = engine.bed().lookup_prefix(begun, &keys);
+        let hits = match engine.bed().lookup_prefix(begun, &keys) {
+            Ok(hits) => hits,
+            Err(failure) => return engine.fail(failure),
+        };
         let before = hits.checked_sub(1).map(|last| ids[last]);
         all(engine, depth, OperationKind::Get, &ids[..hits], None);
         all(engine, depth, OperationKind::Put, &ids[hits..], before);

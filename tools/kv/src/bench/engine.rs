@@ -5,16 +5,15 @@
 
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Time};
-use adit_kvstore::shard::{Action, Done, GetItem, Outcome, Part, PutItem, PutOptions, Request};
-use adit_kvstore::{Key, units};
+use adit_kvstore::shard::{Action, GetItem, Outcome, Part, PutItem, PutOptions, Request};
+use adit_kvstore::{Error, Key, units};
 
-use super::bed::Bed;
+use super::bed::{Bed, Ended};
 use super::counted::Counted;
 use super::objects::Objects;
 use crate::failure::{Failure, Result};
 use adit_load::Contents;
 use adit_tools_common::blocks;
-use adit_tools_common::session::one;
 
 /// A request carries the number of its batch, and in these low bits the position of its item.
 const ITEM_BITS: u32 = 32;
@@ -51,7 +50,6 @@ struct Batch {
 }
 
 /// Submits requests to a store and checks its answers.
-#[derive(Debug)]
 pub(super) struct Engine<'a, B> {
     bed: &'a mut B,
     object_bytes: u64,
@@ -62,7 +60,7 @@ pub(super) struct Engine<'a, B> {
     unused: Vec<usize>,
     in_flight: usize,
     /// Room for the answers of a poll.
-    answers: Vec<Done>,
+    answers: Vec<Ended>,
     /// Objects read in order to be put.
     modified: Vec<u64>,
     counted: Counted,
@@ -130,6 +128,11 @@ impl<'a, B: Bed> Engine<'a, B> {
     /// Returns whether a put of the object may begin.
     pub(super) fn may_put(&self, object: u64) -> bool {
         !self.objects.is_busy(object)
+    }
+
+    /// Keeps a failure, after which nothing may begin, unless there was one.
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.failure.get_or_insert(failure);
     }
 
     /// Takes an object that was read in order to be put and can be put now.
@@ -225,8 +228,8 @@ impl<'a, B: Bed> Engine<'a, B> {
     pub(super) fn turn(&mut self) -> usize {
         let now = self.bed.now();
         let mut answers = std::mem::take(&mut self.answers);
-        let moved = self.bed.poll(now, &mut |done| answers.push(done));
-        answers.drain(..).for_each(|done| self.take(now, done));
+        let moved = self.bed.poll(now, &mut |ended| answers.push(ended));
+        answers.drain(..).for_each(|ended| self.take(now, ended));
         self.answers = answers;
         moved
     }
@@ -238,9 +241,10 @@ impl<'a, B: Bed> Engine<'a, B> {
         }
     }
 
-    fn take(&mut self, now: Time, done: Done) {
-        let tag = (done.reply >> ITEM_BITS) as usize;
-        let item = (done.reply & ((1 << ITEM_BITS) - 1)) as usize;
+    fn take(&mut self, now: Time, ended: Ended) {
+        let Ended { reply, result, memory: mut buffer } = ended;
+        let tag = (reply >> ITEM_BITS) as usize;
+        let item = (reply & ((1 << ITEM_BITS) - 1)) as usize;
         let batch = &mut self.batches[tag];
         let (flight, begun) = (batch.flights[item], batch.begun);
         batch.left -= 1;
@@ -249,18 +253,17 @@ impl<'a, B: Bed> Engine<'a, B> {
             self.unused.push(tag);
         }
         self.in_flight -= 1;
-        let mut buffer = one(done.memory);
         let latency = now.since(begun);
         let judged = match flight.kind {
-            OperationKind::Put => self.of_put(flight, &done.result, latency),
+            OperationKind::Put => self.of_put(flight, &result, latency),
             OperationKind::Get | OperationKind::Modify => {
-                self.of_get(flight, &done.result, latency, &buffer)
+                self.of_get(flight, &result, latency, &buffer)
             }
         };
         if let Err(why) = judged {
             // A failed read may have destroyed the noise.
             self.contents.initial(&mut buffer);
-            self.failure.get_or_insert(Failure::failed(why));
+            self.fail(Failure::failed(why));
         }
         self.idle.push(buffer);
     }
@@ -301,7 +304,7 @@ impl<'a, B: Bed> Engine<'a, B> {
 }
 
 /// An answer's result.
-type Answer = std::result::Result<Outcome, adit_kvstore::shard::Failure>;
+type Answer = std::result::Result<Outcome, Error>;
 
 fn unexpected(doing: &str, object: u64, result: &Answer) -> String {
     match result {

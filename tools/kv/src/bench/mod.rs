@@ -5,7 +5,7 @@
 //! | `options` | the command line |
 //! | `workload`, `chooser`, `trace` | operations and the objects they apply to |
 //! | `objects` | generations of objects |
-//! | `bed`, `engine`, `drive` | the store, requests in flight, and the loops |
+//! | `bed`, `served`, `engine`, `drive` | the store, here or at its server, requests in flight, and the loops |
 //! | `dual_blade` | KV tensors of an inference run, in processes with limited memory |
 //! | `counted`, `report` | counts and their report |
 //! | `kept` | protection of existing stores |
@@ -22,6 +22,7 @@ mod objects;
 mod options;
 mod report;
 mod run;
+mod served;
 mod trace;
 mod workload;
 

@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use adit_driver::Target;
 use adit_kvstore::{Durability, PolicyKind};
 use clap::Args;
 
 use super::dual_blade::TensorArgs;
 use super::workload::Workload;
 use crate::failure::{Failure, Result};
+use crate::store_arg::{StoreArgs, StoreTarget};
 use crate::units;
 
 const EXAMPLES: &str = "\
@@ -16,6 +16,8 @@ Examples:
   Fill a file, then read it:
     adit kv bench --store uring:kv.img --size 4g --workload fill --object-bytes 128k
     adit kv bench --store uring:kv.img --workload get --iodepth 32 --runtime 10 --json
+  The same as one of the clients of 'adit kv serve':
+    adit kv bench --store serve:kv.sock --workload get --runtime 10
   YCSB A on the software controller, filled first:
     adit kv bench --store soft:mem=2G --workload ycsb-a --object-bytes 4k --objects 100000
   Tensors of an inference run with half of the memory they need, by each path:
@@ -24,7 +26,7 @@ Examples:
     adit kv bench --store soft:mem=2G --workload trace:trace.jsonl --object-bytes 4k --capacity-blocks 5000 --policy lru
 
 fill, layers and trace start with an empty store: they format the target, which destroys its data. Without --force \
-they refuse a store with objects that no earlier run put. get, mixed and the workloads of YCSB use the objects of an \
+they refuse a store with objects that no earlier run put. A served store is not formatted: what does not fit evicts. get, mixed and the workloads of YCSB use the objects of an \
 earlier fill; on a target whose memory is created for the run they first fill it, which is not measured.";
 
 /// Maximum items in flight.
@@ -36,10 +38,10 @@ const RUNTIME: Duration = Duration::from_secs(10);
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct KvBenchArgs {
-    /// A device of the store; repeat it for several, in the order in which they were formatted. For KV tensors, which
-    /// need none, the device of direct layers
-    #[arg(long, value_name = "TARGET", value_parser = device)]
-    pub(super) store: Vec<Target>,
+    /// A device of the store; repeat it for several, in the order in which they were formatted; or serve:SOCKET. For KV
+    /// tensors, which need none, the device of direct layers
+    #[arg(long, value_name = "TARGET")]
+    store: Vec<StoreTarget>,
 
     /// fill, get, mixed, ycsb-a to ycsb-f, layers or trace:FILE; of KV tensors, dual-blade or a task (em-fodors-zagats,
     /// em-walmart-amazon, di-buy, ed-hospital)
@@ -62,18 +64,18 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     runtime: Option<Duration>,
 
-    /// What an acknowledgement guarantees: volatile, restart or durable
-    #[arg(long, value_name = "KIND", default_value = "restart")]
-    pub(super) durability: Durability,
+    /// What an acknowledgement guarantees: volatile, restart (default) or durable
+    #[arg(long, value_name = "KIND")]
+    durability: Option<Durability>,
 
-    /// Which objects are evicted first, and with auto also which are not stored: auto, lru or s3fifo
-    #[arg(long, value_name = "NAME", default_value = "auto")]
-    pub(super) policy: PolicyKind,
+    /// Which objects are evicted first, and with auto (default) also which are not stored: auto, lru or s3fifo
+    #[arg(long, value_name = "NAME")]
+    policy: Option<PolicyKind>,
 
     /// Memory in which the store keeps hot objects, as in 1G; less if the machine or a control group has too
     /// little when the run begins; none by default
-    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::bytes)]
-    pub(super) tier: u64,
+    #[arg(long, value_name = "SIZE", value_parser = units::bytes)]
+    pub(super) tier: Option<u64>,
 
     /// Maximum number of objects in the store
     #[arg(long, value_name = "N", value_parser = at_least_one)]
@@ -83,9 +85,9 @@ pub(crate) struct KvBenchArgs {
     #[arg(long, value_name = "PERCENT", default_value = "70", value_parser = percent)]
     pub(super) get_percent: u64,
 
-    /// Shards of the store that is formatted
-    #[arg(long, value_name = "N", default_value_t = 1)]
-    pub(super) shards: u16,
+    /// Shards of the store that is formatted; 1 by default
+    #[arg(long, value_name = "N")]
+    pub(super) shards: Option<u16>,
 
     /// Creates or extends files to this size
     #[arg(long, value_name = "SIZE", value_parser = units::block_bytes)]
@@ -105,7 +107,7 @@ pub(crate) struct KvBenchArgs {
     #[arg(long)]
     pub(super) verify: bool,
 
-    /// Formats devices that hold another store with objects, or other data
+    /// Formats devices that hold another store with objects, or other data; of a served store, evicts others' objects
     #[arg(long)]
     pub(super) force: bool,
 
@@ -123,6 +125,21 @@ impl KvBenchArgs {
         self.runtime.or_else(|| self.workload.is_endless().then_some(RUNTIME))
     }
 
+    /// Returns the store.
+    pub(super) fn store(&self) -> StoreArgs {
+        StoreArgs::of(&self.store)
+    }
+
+    /// Returns what an acknowledgement guarantees in a store that this opens.
+    pub(super) fn durability(&self) -> Durability {
+        self.durability.unwrap_or(Durability::Restart)
+    }
+
+    /// Returns the eviction policy of a store that this opens.
+    pub(super) fn policy(&self) -> PolicyKind {
+        self.policy.unwrap_or_default()
+    }
+
     /// Returns the model of the workload layers.
     pub(super) fn layers_model(&self) -> &str {
         self.model.as_deref().unwrap_or("llama-3-8b")
@@ -138,7 +155,7 @@ impl KvBenchArgs {
                 format!("'{}' is measured on a store; give it with --store TARGET", self.workload);
             return Err(Failure::usage(why));
         }
-        if self.shards == 0 {
+        if self.shards == Some(0) {
             return Err(Failure::usage("--shards is 0; use at least 1"));
         }
         if self.size.is_some() && !self.workload.formats() {
@@ -149,17 +166,35 @@ impl KvBenchArgs {
         }
         Ok(())
     }
-}
 
-/// Parses a device of a store that no server has.
-fn device(text: &str) -> std::result::Result<Target, String> {
-    if text.starts_with("serve:") {
-        return Err(format!(
-            "this measures a store of its own: end the server and name its devices, or see what its clients do with \
-             'adit kv top {text}'"
-        ));
+    /// Refuses what is decided where a served store is opened.
+    ///
+    /// # Errors
+    /// A usage failure.
+    pub(super) fn check_served(&self) -> Result<()> {
+        let name = self.store().name();
+        if self.workload == Workload::Layers {
+            return Err(Failure::usage(format!(
+                "{name}: 'layers' reads with the store's plans, which a client has not: end the server and name the \
+                 store's devices"
+            )));
+        }
+        let chosen = [
+            ("--durability", self.durability.is_some()),
+            ("--policy", self.policy.is_some()),
+            ("--tier", self.tier.is_some()),
+            ("--capacity-blocks", self.capacity_blocks.is_some()),
+            ("--shards", self.shards.is_some()),
+            ("--size", self.size.is_some()),
+        ];
+        match chosen.iter().find(|(_, is_given)| *is_given) {
+            None => Ok(()),
+            Some((option, _)) => Err(Failure::usage(format!(
+                "{name}: {option} is chosen where the store is formatted or served: leave it out, or end the server \
+                 and name the store's devices"
+            ))),
+        }
     }
-    text.parse().map_err(|why: adit_driver::Error| why.to_string())
 }
 
 fn at_least_one(text: &str) -> std::result::Result<u64, String> {

@@ -33,15 +33,16 @@ pub(super) struct BenchOutcome {
 impl BenchOutcome {
     /// Formats the report for programs.
     pub(super) fn json(&self, args: &KvBenchArgs) -> String {
-        let targets: Vec<String> = args.store.iter().map(ToString::to_string).collect();
+        let store = args.store();
+        let own = store.socket().is_ok_and(|socket| socket.is_none());
         let mut report = json!({
             "workload": args.workload.to_string(),
-            "store": targets,
+            "store": store.targets(),
             "object_bytes": args.object_bytes,
             "objects": self.objects,
             "iodepth": args.iodepth,
-            "durability": args.durability.to_string(),
-            "policy": args.policy.to_string(),
+            "durability": own.then(|| args.durability().to_string()),
+            "policy": own.then(|| args.policy().to_string()),
             "capacity_blocks": args.capacity_blocks,
             "runtime_ms": self.elapsed.as_millis() as u64,
             "commit_ms": self.commit.as_millis() as u64,
@@ -70,7 +71,7 @@ impl BenchOutcome {
                 "lat_ns": restored.latency.moments(&PERCENTILES),
             });
         }
-        if args.tier > 0 {
+        if args.tier.is_some_and(|bytes| bytes > 0) {
             report["tier"] = json!({
                 "bytes": self.store.tier_bytes,
                 "hits": self.store.tier_hits,
@@ -123,13 +124,11 @@ impl BenchOutcome {
 
     /// Formats the report for people.
     pub(super) fn table(&self, args: &KvBenchArgs) -> String {
-        let mut out = format!(
-            "{}: {}, {}, {}\n\n",
-            args.workload,
-            self.what(args),
-            args.durability,
-            args.policy
-        );
+        let store = match args.store().socket() {
+            Ok(Some(socket)) => format!("served at {}", socket.display()),
+            _ => format!("{}, {}", args.durability(), args.policy()),
+        };
+        let mut out = format!("{}: {}, {store}\n\n", args.workload, self.what(args));
         out.push_str(&heading());
         for (name, way) in [("get", &self.counted.get), ("put", &self.counted.put)] {
             if way.ops() > 0 {

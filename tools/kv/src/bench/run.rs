@@ -1,12 +1,13 @@
 //! Runs the command: prepares the store, runs the workload, reports the result.
 
+use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use adit_driver::{Buffer, Device, Time};
-use adit_kvstore::shard::{Done, Request, Stats, Turn};
-use adit_kvstore::{FormatStore, Key, Local, OpenOptions, Store, Watermarks, units};
+use adit_driver::{Device, Target, Time};
+use adit_kvstore::shard::Stats;
+use adit_kvstore::{FormatStore, Local, OpenOptions, Store, Watermarks, units};
 
-use super::bed::Bed;
+use super::bed::Measured;
 use super::chooser::{Chooser, SCAN_MAX};
 use super::counted::{Counted, DirectionCounts, Restored};
 use super::drive::{self, Far, Watch};
@@ -16,6 +17,7 @@ use super::kept;
 use super::objects::Objects;
 use super::options::KvBenchArgs;
 use super::report::BenchOutcome;
+use super::served::Served;
 use super::trace::{self, TraceRequest};
 use super::workload::{Workload, Ycsb};
 use crate::failure::{Failure, Result};
@@ -23,6 +25,7 @@ use crate::human;
 use crate::interrupt::Interrupt;
 use crate::output::Output;
 use crate::store;
+use crate::store_arg::StoreArgs;
 use adit_tools_common::blocks::{self, Blocks};
 use adit_tools_common::meter::Meter;
 use adit_tools_common::session::Session;
@@ -31,8 +34,6 @@ use adit_tools_common::session::Session;
 const FILL_PERMILLE: u64 = 900;
 /// Blocks of a sequence: a prefix of 1024 tokens.
 const SEQUENCE_BLOCKS: u64 = 64;
-/// The longest wait for a command that ends none of those in flight, so that a run ends when it should.
-const SLEEP_MAX: Duration = Duration::from_millis(5);
 
 /// Runs the command.
 ///
@@ -48,18 +49,11 @@ pub(crate) fn run(args: &KvBenchArgs) -> Result<()> {
         _ => Vec::new(),
     };
     let interrupt = Interrupt::install()?;
-    let devices = store::open_devices(&args.store, args.size)?;
-    let is_fresh = args.store.iter().any(store::is_made_for_the_run);
-    if args.workload.formats() || is_fresh {
-        format(args, &devices)?;
-    }
-    let mut session = Session::of(open(args, devices)?);
-    let mut run = BenchRun { args, interrupt: &interrupt, session: &mut session };
-    if is_fresh && !args.workload.formats() {
-        run.prefill()?;
-    }
-    let (outcome, failure) = run.measure(&trace)?;
-    session.close()?;
+    let store = args.store();
+    let (outcome, failure) = match store.socket()? {
+        Some(socket) => of_server(args, &store, socket, &interrupt, &trace)?,
+        None => of_devices(args, &store.devices()?, &interrupt, &trace)?,
+    };
     let text = if args.json { outcome.json(args) } else { outcome.table(args) };
     let told = Output::Standard.write(&text);
     match failure {
@@ -69,15 +63,67 @@ pub(crate) fn run(args: &KvBenchArgs) -> Result<()> {
     }
 }
 
-fn format(args: &KvBenchArgs, devices: &[Device]) -> Result<()> {
-    adit_guard::check_format(&args.store, devices, args.force)?;
+/// What a run came to, and why it ended early.
+type RunResult = Result<(BenchOutcome, Option<Failure>)>;
+
+/// Runs the workload on a store of this process.
+fn of_devices(
+    args: &KvBenchArgs,
+    targets: &[Target],
+    interrupt: &Interrupt,
+    trace: &[TraceRequest],
+) -> RunResult {
+    let devices = store::open_devices(targets, args.size)?;
+    let is_fresh = targets.iter().any(store::is_made_for_the_run);
+    if args.workload.formats() || is_fresh {
+        format(args, targets, &devices)?;
+    }
+    let mut session = Session::of(open(args, targets, devices)?);
+    let mut run = BenchRun { args, interrupt, store: &mut session };
+    if is_fresh && !args.workload.formats() {
+        run.prefill()?;
+    }
+    let measured = match args.workload {
+        Workload::Layers => run.measure_layers()?,
+        _ => run.measure(trace)?,
+    };
+    session.close()?;
+    Ok(measured)
+}
+
+/// Runs the workload as a client of the store's server.
+fn of_server(
+    args: &KvBenchArgs,
+    store: &StoreArgs,
+    socket: &Path,
+    interrupt: &Interrupt,
+    trace: &[TraceRequest],
+) -> RunResult {
+    args.check_served()?;
+    let mut served = Served::connect(socket, items_max(args), args.object_bytes)?;
+    if args.workload.formats() && !args.force {
+        let mut others = 0_u64;
+        served.keys(&mut |key| others += u64::from(blocks::object(key).is_none()))?;
+        if others > 0 {
+            return Err(Failure::usage(format!(
+                "{}: nothing was written: the store has {others} objects that no run put, and this may evict them; \
+                 serve another one, or add --force if they may be lost",
+                store.name()
+            )));
+        }
+    }
+    BenchRun { args, interrupt, store: &mut served }.measure(trace)
+}
+
+fn format(args: &KvBenchArgs, targets: &[Target], devices: &[Device]) -> Result<()> {
+    adit_guard::check_format(targets, devices, args.force)?;
     if !args.force {
-        kept::refuse(&store::name(&args.store), devices)?;
+        kept::refuse(&store::name(targets), devices)?;
     }
     Store::format(&FormatStore {
-        targets: args.store.clone(),
+        targets: targets.to_vec(),
         devices: devices.to_vec(),
-        shards: args.shards,
+        shards: args.shards.unwrap_or(1),
         objects_max: objects_max(args, devices),
         label: kept::LABEL.to_owned(),
         overwrite: true,
@@ -93,14 +139,14 @@ fn objects_max(args: &KvBenchArgs, devices: &[Device]) -> Option<u64> {
     (object < 64 << 10).then(|| (bytes / object).max(4096))
 }
 
-fn open(args: &KvBenchArgs, devices: Vec<Device>) -> Result<Local> {
+fn open(args: &KvBenchArgs, targets: &[Target], devices: Vec<Device>) -> Result<Local> {
     let exact = Watermarks { high: 1000, low: 1000 };
     Ok(Store::open_local(&OpenOptions {
-        targets: args.store.clone(),
+        targets: targets.to_vec(),
         devices,
-        durability: args.durability,
-        policy: args.policy,
-        tier_bytes: args.tier,
+        durability: args.durability(),
+        policy: args.policy(),
+        tier_bytes: args.tier.unwrap_or(0),
         capacity_objects: args.capacity_blocks,
         watermarks: args.capacity_blocks.map_or_else(Watermarks::default, |_| exact),
         queue_depth: (args.iodepth as u32).max(128),
@@ -108,69 +154,144 @@ fn open(args: &KvBenchArgs, devices: Vec<Device>) -> Result<Local> {
     })?)
 }
 
-/// A workload on an open store.
-struct BenchRun<'a> {
-    args: &'a KvBenchArgs,
-    interrupt: &'a Interrupt,
-    session: &'a mut Session,
+/// Returns how many objects are in flight at most.
+fn items_max(args: &KvBenchArgs) -> usize {
+    let depth = args.iodepth as usize;
+    match args.workload {
+        Workload::Ycsb(Ycsb::E) => depth + SCAN_MAX as usize - 1,
+        _ => depth,
+    }
 }
 
-impl BenchRun<'_> {
+/// A workload on an open store.
+struct BenchRun<'a, S> {
+    args: &'a KvBenchArgs,
+    interrupt: &'a Interrupt,
+    store: &'a mut S,
+}
+
+impl<S: Measured> BenchRun<'_, S> {
     /// Puts the objects of a fill without counting them.
     fn prefill(&mut self) -> Result<()> {
-        let count = self.room(units(self.args.object_bytes));
+        let count = self.room(units(self.args.object_bytes))?;
         let (_, failure) = self.drive("filling", Time::NEVER, |engine, depth, watch| {
             drive::fill(engine, depth, count, watch);
         })?;
         failure.map_or(Ok(()), Err)
     }
 
-    /// Runs the workload.
-    fn measure(&mut self, trace: &[TraceRequest]) -> Result<(BenchOutcome, Option<Failure>)> {
+    /// Runs a workload of single objects.
+    fn measure(&mut self, trace: &[TraceRequest]) -> RunResult {
         let args = self.args;
         let (count, known) = match &args.workload {
             Workload::Trace(_) => (distinct(trace), None),
-            Workload::Layers => {
-                (self.room(Blocks::layout(args.layers_model())?.block_units()), None)
-            }
-            Workload::Fill => (self.room(units(args.object_bytes)), None),
+            Workload::Fill => (self.room(units(args.object_bytes))?, None),
             _ => self.there()?,
         };
-        let before = self.session.local().stats();
-        let begun = self.session.local().now();
-        let until = args.runtime().map_or(Time::NEVER, |runtime| begun + runtime);
-        let (counted, failure) = if args.workload == Workload::Layers {
-            self.layers(count, until)?
-        } else {
+        self.timed(count, trace::span(trace), |run, until| {
             let what = args.workload.to_string();
-            self.drive(&what, until, |engine, depth, watch| match &args.workload {
+            run.drive(&what, until, |engine, depth, watch| match &args.workload {
                 Workload::Trace(_) => drive::replay(engine, depth, trace, watch),
                 Workload::Fill => drop(drive::fill(engine, depth, count, watch)),
                 _ => {
                     let mut chooser = chooser(args, count);
                     drive::mix(engine, depth, &mut chooser, known.as_deref(), watch);
                 }
-            })?
+            })
+        })
+    }
+
+    /// Applies `load` until the time limit, makes everything durable, and counts what the store did.
+    fn timed(
+        &mut self,
+        objects: u64,
+        span: Option<Duration>,
+        load: impl FnOnce(&mut Self, Time) -> Result<(Counted, Option<Failure>)>,
+    ) -> RunResult {
+        let before = self.store.stats()?;
+        let begun = self.store.now();
+        let until = self.args.runtime().map_or(Time::NEVER, |runtime| begun + runtime);
+        let (counted, failure) = load(self, until)?;
+        let ended = self.store.now();
+        let after = match failure {
+            None => self.store.commit().and_then(|()| self.store.stats())?,
+            // The server may be lost; that is the failure then.
+            Some(_) => self.store.stats().unwrap_or(before),
         };
-        let ended = self.session.local().now();
-        if failure.is_none() {
-            self.session.commit()?;
-        }
         let outcome = BenchOutcome {
             counted,
-            objects: count,
+            objects,
             elapsed: ended.since(begun),
-            commit: self.session.local().now().since(ended),
-            store: since(self.session.local().stats(), before),
-            span: trace::span(trace),
+            commit: self.store.now().since(ended),
+            store: since(after, before),
+            span,
             interrupted: self.interrupt.requested(),
         };
         Ok((outcome, failure))
     }
 
+    fn drive(
+        &mut self,
+        what: &str,
+        until: Time,
+        load: impl FnOnce(&mut Engine<'_, S>, usize, &mut Watch<'_>),
+    ) -> Result<(Counted, Option<Failure>)> {
+        let args = self.args;
+        let depth = args.iodepth as usize;
+        let objects = Objects::new(unix_ns());
+        let looked = self.store.now();
+        let (bytes, items) = (args.object_bytes, items_max(args));
+        let mut engine = Engine::new(self.store, bytes, items, args.verify, objects)?;
+        let mut line =
+            ProgressLine { what, bytes: args.object_bytes, meter: Meter::new(), last: None };
+        let interrupt = self.interrupt;
+        let mut goes_on = |far: Far| {
+            line.show(far);
+            !interrupt.requested()
+        };
+        let mut watch = Watch { until, goes_on: &mut goes_on, looked };
+        load(&mut engine, depth, &mut watch);
+        Ok(engine.finish())
+    }
+
+    /// Returns how many objects a fill puts.
+    fn room(&self, object_units: u64) -> Result<u64> {
+        let capacity_units = self.store.stats()?.capacity_units;
+        let fits = capacity_units / object_units * FILL_PERMILLE / 1000;
+        let most = self.store.objects_max();
+        let most = self.args.capacity_blocks.unwrap_or(most).min(most);
+        let room = fits.min(most.saturating_mul(FILL_PERMILLE) / 1000);
+        Ok(self.args.objects.unwrap_or(room).max(1))
+    }
+
+    /// Returns the number of existing objects, with their numbers if the user gave no count.
+    fn there(&self) -> Result<(u64, Option<Vec<u64>>)> {
+        if let Some(count) = self.args.objects {
+            return Ok((count, None));
+        }
+        let mut known = Vec::new();
+        self.store.keys(&mut |key| known.extend(blocks::object(key)))?;
+        known.sort_unstable();
+        match known.len() as u64 {
+            0 => Err(Failure::failed(format!(
+                "{}: there are no objects of an earlier fill; run --workload fill first",
+                self.args.store().name()
+            ))),
+            count => Ok((count, Some(known))),
+        }
+    }
+}
+
+impl BenchRun<'_, Session> {
+    /// Runs the workload of layers.
+    fn measure_layers(&mut self) -> RunResult {
+        let count = self.room(Blocks::layout(self.args.layers_model())?.block_units())?;
+        self.timed(count, None, |run, until| run.layers(count, until))
+    }
+
     /// Puts sequences of KV blocks and restores each layer by layer; with a time limit, repeats until then.
     fn layers(&mut self, count: u64, until: Time) -> Result<(Counted, Option<Failure>)> {
-        let mut blocks = Blocks::define(self.session, Blocks::layout(self.args.layers_model())?)?;
+        let mut blocks = Blocks::define(self.store, Blocks::layout(self.args.layers_model())?)?;
         let mut counted = Counted::default();
         let length = count.min(SEQUENCE_BLOCKS);
         let sequences = (count / length).max(1);
@@ -196,7 +317,7 @@ impl BenchRun<'_> {
         let mut meter = Meter::new();
         let interrupt = self.interrupt;
         for sequence in 0..sequences {
-            blocks.put(self.session, sequence, length, &mut |moved| {
+            blocks.put(self.store, sequence, length, &mut |moved| {
                 put.record_together(moved.blocks, moved.bytes, moved.took);
                 meter.show(|_| format!("layers: {sequence} of {sequences} sequences put"));
                 if interrupt.requested() { Err(Failure::interrupted()) } else { Ok(()) }
@@ -220,75 +341,16 @@ impl BenchRun<'_> {
             .flat_map(|_| 0..sequences)
             .flat_map(|sequence| (0..count).map(move |layer| (sequence, layer)));
         for (sequence, layer) in layers {
-            if self.interrupt.requested() || self.session.local().now() >= until {
+            if self.interrupt.requested() || self.store.local().now() >= until {
                 break;
             }
-            let moved = blocks.restore(self.session, sequence, length, layer)?;
+            let moved = blocks.restore(self.store, sequence, length, layer)?;
             get.record_together(moved.blocks, moved.bytes, moved.took);
             restored.layers += 1;
             restored.latency.record(moved.took.as_nanos() as u64);
             meter.show(|_| format!("layers: {} restored", restored.layers));
         }
         Ok(())
-    }
-
-    fn drive(
-        &mut self,
-        what: &str,
-        until: Time,
-        load: impl FnOnce(&mut Engine<'_, Local>, usize, &mut Watch<'_>),
-    ) -> Result<(Counted, Option<Failure>)> {
-        let args = self.args;
-        let depth = args.iodepth as usize;
-        let most = match args.workload {
-            Workload::Ycsb(Ycsb::E) => depth + SCAN_MAX as usize - 1,
-            _ => depth,
-        };
-        let objects = Objects::new(unix_ns());
-        let local = self.session.local_mut();
-        let looked = Bed::now(local);
-        let mut engine = Engine::new(local, args.object_bytes, most, args.verify, objects)?;
-        let mut line =
-            ProgressLine { what, bytes: args.object_bytes, meter: Meter::new(), last: None };
-        let interrupt = self.interrupt;
-        let mut goes_on = |far: Far| {
-            line.show(far);
-            !interrupt.requested()
-        };
-        let mut watch = Watch { until, goes_on: &mut goes_on, looked };
-        load(&mut engine, depth, &mut watch);
-        Ok(engine.finish())
-    }
-
-    /// Returns how many objects a fill puts.
-    fn room(&self, object_units: u64) -> u64 {
-        let local = self.session.local();
-        let stats = local.stats();
-        let fits = stats.capacity_units * FILL_PERMILLE / 1000 / object_units;
-        let set = local.set();
-        let most = u64::from(set.objects_max()) * u64::from(set.shards());
-        let most = self.args.capacity_blocks.unwrap_or(most).min(most);
-        self.args.objects.unwrap_or(fits.min(most * FILL_PERMILLE / 1000)).max(1)
-    }
-
-    /// Returns the number of existing objects, with their numbers if the user gave no count.
-    fn there(&self) -> Result<(u64, Option<Vec<u64>>)> {
-        if let Some(count) = self.args.objects {
-            return Ok((count, None));
-        }
-        let mut known = Vec::new();
-        self.session.scan(&[], &mut |info| {
-            known.extend(blocks::object(&info.key));
-            Ok(())
-        })?;
-        known.sort_unstable();
-        match known.len() as u64 {
-            0 => Err(Failure::failed(format!(
-                "{}: there are no objects of an earlier fill; run --workload fill first",
-                store::name(&self.args.store)
-            ))),
-            count => Ok((count, Some(known))),
-        }
     }
 }
 
@@ -354,32 +416,5 @@ impl ProgressLine<'_> {
             let (get, put) = (rate(far.gets, before.gets), rate(far.puts, before.puts));
             format!("{what}:{done} get {get} put {put}")
         });
-    }
-}
-
-impl Bed for Local {
-    fn now(&self) -> Time {
-        Local::now(self)
-    }
-
-    fn submit(&mut self, now: Time, requests: impl Iterator<Item = Request>) {
-        Local::submit_many(self, now, requests);
-    }
-
-    fn poll(&mut self, now: Time, done: &mut dyn FnMut(Done)) -> usize {
-        let Turn { moved, next, .. } = Local::poll(self, now, done);
-        // The software controller or the kernel may need this CPU.
-        if moved == 0 && !self.wait(next.since(now).min(SLEEP_MAX)) {
-            std::thread::yield_now();
-        }
-        moved
-    }
-
-    fn lookup_prefix(&mut self, now: Time, keys: &[Key]) -> usize {
-        Local::lookup_prefix(self, now, keys)
-    }
-
-    fn allocate(&mut self, bytes: usize) -> Result<Buffer> {
-        Ok(Local::allocate(self, bytes)?)
     }
 }

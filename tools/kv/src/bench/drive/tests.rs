@@ -6,13 +6,15 @@ use std::collections::{BTreeMap, VecDeque};
 use adit_driver::memory::AnyBuffer;
 use adit_driver::{Buffer, Device, DeviceOptions};
 use adit_kvstore::Key;
-use adit_kvstore::shard::{Action, Done, GetItem, Outcome, PutItem, Request};
+use adit_kvstore::shard::{Action, GetItem, Outcome, PutItem, Request};
 
+use super::super::bed::Ended;
 use super::super::counted::Counted;
 use super::super::objects::Objects;
 use super::super::workload::Ycsb;
 use super::*;
 use crate::failure::{Failure, Result};
+use adit_tools_common::session::one;
 
 const BYTES: u64 = 5000;
 const DEPTH: usize = 8;
@@ -24,7 +26,7 @@ struct Model {
     capacity: usize,
     objects: BTreeMap<Key, (u64, Vec<u8>)>,
     clock: u64,
-    waiting: VecDeque<Done>,
+    waiting: VecDeque<Ended>,
     most_waiting: usize,
     /// The get whose answer is wrong, counted from 1.
     lies_at: u64,
@@ -77,13 +79,7 @@ impl Model {
     }
 
     fn answer(&mut self, reply: u64, outcome: Outcome, memory: AnyBuffer) {
-        self.waiting.push_back(Done {
-            reply,
-            result: Ok(outcome),
-            memory,
-            version: None,
-            unverified: None,
-        });
+        self.waiting.push_back(Ended { reply, result: Ok(outcome), memory: one(memory) });
         self.most_waiting = self.most_waiting.max(self.waiting.len());
     }
 }
@@ -104,15 +100,15 @@ impl Bed for Model {
         }
     }
 
-    fn poll(&mut self, _now: Time, done: &mut dyn FnMut(Done)) -> usize {
+    fn poll(&mut self, _now: Time, ended: &mut dyn FnMut(Ended)) -> usize {
         // Answers half now, the rest later.
         let count = self.waiting.len().div_ceil(2);
-        self.waiting.drain(..count).for_each(&mut *done);
+        self.waiting.drain(..count).for_each(&mut *ended);
         count
     }
 
-    fn lookup_prefix(&mut self, _now: Time, keys: &[Key]) -> usize {
-        keys.iter().take_while(|key| self.objects.contains_key(key)).count()
+    fn lookup_prefix(&mut self, _now: Time, keys: &[Key]) -> Result<usize> {
+        Ok(keys.iter().take_while(|key| self.objects.contains_key(key)).count())
     }
 
     fn allocate(&mut self, bytes: usize) -> Result<Buffer> {

@@ -54,7 +54,7 @@ const LOOK: Duration = Duration::from_millis(100);
 /// A failure of the command line, the machine or a run. What was measured before is reported.
 pub(super) fn run(args: &KvBenchArgs, task: Task) -> Result<()> {
     let tensors = &args.tensors;
-    let plan = Plan::of(tensors, task, args.model.as_deref(), &args.store)?;
+    let plan = Plan::of(tensors, task, args.model.as_deref(), &args.store().devices()?)?;
     if let Some(Configurations::One(configuration)) = tensors.child {
         let (h2d, gpu, stamps, ahead) = (tensors.h2d, tensors.gpu, args.verify, tensors.ahead);
         let loops = Loop { configuration, h2d, gpu, stamps, ahead };

@@ -17,27 +17,7 @@ pub(crate) fn job(job: &JobOptions) -> Result<(), String> {
     rates(job)?;
     data(job)?;
     verification(job)?;
-    ranges(job)?;
     targets::check(job)
-}
-
-fn ranges(job: &JobOptions) -> Result<(), String> {
-    if job.nvme.num_range == 1 {
-        return Ok(());
-    }
-    refuse(job.rw.reads || job.rw.writes, || {
-        "num_range is the number of ranges of a trim; use rw=trim or rw=randtrim, or omit it".into()
-    })?;
-    refuse(targets::count(job) > 1, || {
-        "num_range needs a single device, as a trim has all its ranges on one; give each device a job".into()
-    })?;
-    refuse(
-        job.batch.serialize_overlap || job.logs.iolog.is_some() || !job.replay.logs.is_empty(),
-        || {
-            "serialize_overlap, write_iolog and read_iolog know one range of a trim; use num_range=1"
-            .into()
-        },
-    )
 }
 
 /// Returns whether the job changes data on the device.
@@ -217,8 +197,6 @@ mod tests {
             (&[("zero_buffers", "1"), ("refill_buffers", "1")], "one of them decides"),
             (&[("rw", "write"), ("verify", "pattern")], "give verify_pattern"),
             (&[("rw", "randtrim"), ("verify", "md5")], "without trims"),
-            (&[("rw", "randwrite"), ("num_range", "4")], "use rw=trim"),
-            (&[("rw", "trim"), ("num_range", "2"), ("serialize_overlap", "1")], "num_range=1"),
             (&[("rw", "write"), ("verify", "md5"), ("bs", "64")], "header of 80 bytes"),
             (
                 &[("rw", "write"), ("verify", "md5"), ("verify_backlog_batch", "8")],

@@ -76,7 +76,6 @@ mod tests {
             ("rw", "read"),
             ("rw_sequencer", "sequential"),
             ("bs", "4k"),
-            ("num_range", "1"),
             ("random_distribution", "random"),
             ("percentage_random", "100"),
             ("norandommap", "0"),

@@ -153,8 +153,6 @@ pub(crate) struct BatchOptions {
 /// What only NVMe offers.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct NvmeOptions {
-    /// `num_range`: ranges of each trim.
-    pub(crate) num_range: u32,
     pub(crate) placement: PlacementOptions,
     /// `pi_chk`, `apptag`, `apptag_mask`, if any is given.
     pub(crate) protection: Option<ProtectionOptions>,

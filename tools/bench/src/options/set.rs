@@ -74,7 +74,6 @@ const SWITCHES: &[(&str, Field<bool>)] = &[
 /// Numbers with their bounds.
 const NUMBERS: &[(&str, u32, u32, Field<u32>)] = &[
     ("nrfiles", 1, 65_536, |it| &mut it.job.files.nrfiles),
-    ("num_range", 1, 256, |it| &mut it.job.nvme.num_range),
     ("replay_time_scale", 1, 1_000_000, |it| &mut it.job.replay.time_scale),
     ("loops", 1, u32::MAX, |it| &mut it.job.amount.loops),
     ("iodepth", 1, DEPTH_MAX, |it| &mut it.job.iodepth),

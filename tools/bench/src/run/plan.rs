@@ -299,20 +299,10 @@ impl Thread<'_> {
         if !info.deallocates {
             return Err(self.usage(format!("rw: {device} cannot deallocate; leave out trims")));
         }
-        let (ranges, trim) = (job.nvme.num_range, job.bs[Way::Trim].max());
-        if ranges > 1 && ranges > info.deallocate_ranges_max {
-            let most = info.deallocate_ranges_max.max(1);
-            return Err(self.usage(format!(
-                "num_range={ranges}: a trim of {device} has at most {most} range(s); use num_range={most}"
-            )));
-        }
-        let all = info.deallocate_lbas_max.saturating_mul(lba);
-        let one = if ranges > 1 { info.deallocate_range_lbas_max.saturating_mul(lba) } else { all };
-        let most = one.min(all / u64::from(ranges));
+        let (trim, most) = (job.bs[Way::Trim].max(), info.deallocate_lbas_max.saturating_mul(lba));
         if trim > most {
-            let of = if ranges > 1 { format!(" with num_range={ranges}") } else { String::new() };
             return Err(self.usage(format!(
-                "bs={trim}: one trim of {device} is at most {most} bytes{of} (DMRL, DMRSL, DMSL); use a smaller bs for \
+                "bs={trim}: one trim of {device} is at most {most} bytes (DMRL, DMRSL, DMSL); use a smaller bs for \
                  trims, as in bs=4k,4k,{most}"
             )));
         }

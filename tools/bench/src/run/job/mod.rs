@@ -8,7 +8,6 @@
 //! | `reap`, `counted` | completions and their counts |
 //! | `plain` | both in the shortest way, for jobs whose options ask nothing of single I/Os |
 //! | `replay` | the I/Os of a log, in place of a workload's |
-//! | `ranges` | trims of several ranges |
 //! | `read_back`, `checks` | verification of written data |
 //! | `trouble` | failures, and controllers that may recover |
 //! | `pool`, `overlap` | buffers, and the ranges in flight |
@@ -27,7 +26,6 @@ mod counted;
 mod overlap;
 mod plain;
 mod pool;
-mod ranges;
 mod read_back;
 mod reap;
 mod replay;
@@ -55,7 +53,6 @@ use checks::Checks;
 use counted::{AlikeIos, Cycle};
 use overlap::Overlaps;
 use pool::Pool;
-use ranges::Ranges;
 use replay::Replay;
 use work::{Flight, Work};
 
@@ -201,8 +198,6 @@ pub(crate) struct Job<'a, Q> {
     is_ahead: bool,
     /// A log whose I/Os are the job's.
     replay: Option<Replay>,
-    /// The ranges of trims, if each has several.
-    ranges: Option<Ranges>,
     search: Option<DepthSearch>,
     checks: Checks,
     issued: Issued,
@@ -244,7 +239,6 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             pace: Pace::new(options, set.seed, Time::ZERO),
             share: None,
             is_ahead: false,
-            ranges: Ranges::of(options.nvme.num_range),
             replay: log.map(|log| Replay::new(log.clone(), files)),
             search: None,
             checks: Checks {

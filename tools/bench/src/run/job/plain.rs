@@ -21,7 +21,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             |way| options.rates.rate[way].is_some() || options.rates.rate_iops[way].is_some();
         let is_paced = self.pace.thinks() || Way::ALL.into_iter().any(has_rate);
         let is_shared = self.set.flow.is_some() || self.set.files.len() > 1;
-        let is_scripted = self.replay.is_some() || self.ranges.is_some() || options.rw.trims;
+        let is_scripted = self.replay.is_some() || options.rw.trims;
         let is_checked = options.verify.is_some() || self.inflight.overlaps.is_some();
         let is_logged = self.asked.is_watched || self.set.iolog.is_some();
         let flushes = options.flushes.fsync.is_some() || options.flushes.fdatasync.is_some();

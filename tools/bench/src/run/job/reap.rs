@@ -126,9 +126,6 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
                 self.io_failed(self.inflight.flights[tag.slot() as usize].work, since, error);
             }
         }
-        if let (Some(ranges), Ok(_), What::Step(step)) = (&mut self.ranges, result, what) {
-            ranges.forget(step);
-        }
         if let (Some(overlaps), What::Step(step)) = (&mut self.inflight.overlaps, what) {
             overlaps.forget(step);
         }

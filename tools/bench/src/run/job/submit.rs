@@ -2,8 +2,8 @@
 
 use adit_driver::memory::Prefix;
 use adit_driver::paths::{CommandQueue, Operation, Request};
-use adit_driver::spec::{DsmRange, Lba};
-use adit_driver::{Buffer, RejectReason, Rejected, Time};
+use adit_driver::spec::Lba;
+use adit_driver::{RejectReason, Time};
 
 use super::work::{Owned, Tag, What, Work};
 use super::{Job, Share};
@@ -174,9 +174,6 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     fn forgo(&mut self, step: Step) {
         self.issued.bytes -= step.bytes;
         self.issued.ios -= 1;
-        if let Some(ranges) = &mut self.ranges {
-            ranges.forget(step);
-        }
         if step.way != Way::Read {
             self.checks.unwritten.insert((step.file, step.offset));
         }
@@ -230,10 +227,6 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         }
         let since = self.since(&work);
         let tag = Tag::new(slot, work.what.file());
-        if let (Some(_), What::Step(step)) = (&self.ranges, work.what) {
-            let posted = self.post_ranges(step, buffer, tag);
-            return self.note_posted(work, since, slot, posted);
-        }
         let bytes = match operation {
             Operation::Deallocate(..) => RANGE_BYTES.min(buffer.len()),
             _ => bytes,
@@ -244,18 +237,6 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             None => self.queue.post(self.times.now, request),
             Some(_) => self.queue.post_again(self.times.now, request),
         };
-        self.note_posted(work, since, slot, posted)
-    }
-
-    /// Notes that an I/O was posted, or puts it off if the queue is full; returns whether the queue accepted it.
-    #[inline(always)]
-    fn note_posted(
-        &mut self,
-        work: Work,
-        since: Option<Time>,
-        slot: u32,
-        posted: Result<(), Rejected<Owned>>,
-    ) -> bool {
         if let Err(rejected) = posted {
             let (buffer, tag) = rejected.buffer;
             self.pool.put(tag.slot(), buffer.into_buffer());
@@ -360,13 +341,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.is_ahead {
             return None;
         }
-        let work = if self.replay.is_some() {
-            self.next_of_log()?
-        } else if self.ranges.is_some() {
-            self.next_ranges()?
-        } else {
-            self.next_of_plan()?
-        };
+        let work = if self.replay.is_some() { self.next_of_log()? } else { self.next_of_plan()? };
         if let Some(share) = &mut self.share {
             share.count();
         }
@@ -464,43 +439,5 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             What::Step(step) => log.record(at, step.file, step.way, (step.offset, step.bytes)),
             What::Flush(file) => log.record_flush(at, file),
         }
-    }
-
-    /// Returns the next trim: as many steps as it has ranges, fewer at the end of the job.
-    #[cold]
-    pub(super) fn next_ranges(&mut self) -> Option<Work> {
-        let most = self.ranges.as_ref()?.most;
-        let mut trim = self.next_step()?;
-        let mut list = vec![self.range_of(trim)];
-        self.issued.bytes += trim.bytes;
-        while list.len() < most
-            && let Some(step) = self.next_step()
-        {
-            list.push(self.range_of(step));
-            self.issued.bytes += step.bytes;
-            trim.bytes += step.bytes;
-        }
-        self.issued.ios += 1;
-        self.ranges.as_mut()?.of_trims.insert(trim.number, list);
-        Some(Work::new(What::Step(trim)))
-    }
-
-    fn range_of(&self, step: Step) -> DsmRange {
-        let shift = self.lba_shifts[step.file as usize];
-        DsmRange::new(Lba(step.offset >> shift), (step.bytes >> shift) as u32)
-    }
-
-    /// Posts a trim of several ranges.
-    #[cold]
-    pub(super) fn post_ranges(
-        &mut self,
-        step: Step,
-        buffer: Buffer,
-        tag: Tag,
-    ) -> Result<(), Rejected<Owned>> {
-        let ranges = self.ranges.as_ref().expect("the job has some");
-        let list = ranges.of_trims.get(&step.number).expect("kept until the trim ends");
-        let buffer = (Prefix::new(buffer, size_of_val(&list[..])), tag);
-        self.queue.post_ranges(self.times.now, list, buffer)
     }
 }

@@ -31,9 +31,6 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         if self.send_again(work, since, error) {
             return;
         }
-        if let (Some(ranges), What::Step(step)) = (&mut self.ranges, work.what) {
-            ranges.forget(step);
-        }
         let kind = match work.what {
             What::Step(step) if step.way == Way::Read => ErrorKind::Read,
             _ => ErrorKind::Write,

@@ -4,8 +4,6 @@ use std::sync::Mutex;
 
 use super::*;
 
-const DATASET_MANAGEMENT: u8 = 9;
-
 /// Runs a job on a controller; returns command dwords 10 to 13 of each I/O command with this opcode.
 fn seen(controller: &str, options: &str, opcode: u8) -> Vec<[u32; 4]> {
     let bus = SoftBus::new(controller.parse().expect("options"), Drive::Thread).expect("a bus");
@@ -76,62 +74,4 @@ fn handles_that_are_not_there_are_refused_before_the_first_write() {
     let said = refusal(&[&format!("filename=soft:mem=4M,fdp=2 {job} plids=2")]);
     assert!(said.contains("plids=2") && said.contains("2 reclaim unit handles"), "{said}");
     run_one(&format!("filename=soft:mem=4M,fdp=2 {job} numjobs=1"));
-}
-
-#[test]
-fn a_trim_has_as_many_ranges_as_asked() {
-    let trims = |controller: &str, options: &str| -> Vec<u32> {
-        let job = format!("bs=4k size=128k {options}");
-        let all = seen(controller, &job, DATASET_MANAGEMENT);
-        all.iter().map(|[cdw10, ..]| cdw10 + 1).collect()
-    };
-    assert_eq!(trims("mem=4M", "rw=trim num_range=8"), [8; 4]);
-    assert_eq!(trims("mem=4M", "rw=randtrim num_range=5 iodepth=4"), [5, 5, 5, 5, 5, 5, 2]);
-    assert_eq!(trims("mem=4M", "rw=randtrim"), [1; 32]);
-    assert_eq!(trims("mem=4M", "rw=randtrim num_range=4 number_ios=3"), [4; 3]);
-    // A range is not cut any further.
-    for (options, said) in [
-        ("soft:mem=4M,dmrl=4 num_range=5", "at most 4 range(s); use num_range=4"),
-        ("soft:mem=4M,dmrsl=4 num_range=2", "at most 2048 bytes with num_range=2"),
-        ("soft:mem=4M,dmsl=12 num_range=2", "at most 3072 bytes with num_range=2"),
-    ] {
-        let why = refusal(&[&format!("filename={options} rw=trim bs=4k")]);
-        assert!(why.contains(said), "{why}");
-    }
-    let job = run_one("filename=null: rw=randtrim bs=4k size=1m num_range=64");
-    assert_eq!((job.ways[Way::Trim].ios, job.ways[Way::Trim].bytes), (4, 1 << 20));
-}
-
-#[test]
-fn what_trims_of_several_ranges_cover_reads_as_zeroes() {
-    let bus = bus();
-    let on = |options: &str| {
-        let outcome = run_on(&bus, &request(&[&format!("filename=soft:mem=4M bs=4k {options}")]));
-        outcome.jobs[0].failure.clone().map(|failure| failure.first)
-    };
-    let read = "rw=read verify=pattern verify_pattern=0";
-    assert_eq!(on("rw=write"), None);
-    assert!(on(read).is_some());
-    assert_eq!(on("rw=randtrim num_range=16 iodepth=8"), None);
-    assert_eq!(on(read), None);
-}
-
-#[test]
-fn a_trim_that_failed_is_sent_again_with_all_its_ranges() {
-    let bus = bus();
-    let counts = Arc::new(Mutex::new(Vec::new()));
-    let noted = counts.clone();
-    let hook = move |sqe: &Sqe, qid: Qid| {
-        if qid.is_admin() || sqe.opcode() != DATASET_MANAGEMENT {
-            return Verdict::Run;
-        }
-        let mut all = noted.lock().expect("whole");
-        all.push(sqe.to_dwords()[10] + 1);
-        if all.len() == 2 { Verdict::Fail(Status::NAMESPACE_NOT_READY) } else { Verdict::Run }
-    };
-    bus.with_controller(|controller| controller.set_hook(hook));
-    let job = "filename=soft:mem=4M rw=randtrim bs=4k size=96k num_range=8 retries=3";
-    let outcome = run_on(&bus, &request(&[job]));
-    assert!(outcome.jobs[0].failure.is_none(), "{:?}", outcome.jobs[0].failure);
-    assert_eq!(*counts.lock().expect("whole"), [8; 4]);
 }

@@ -12,7 +12,7 @@ use clap::Args;
 use serde_json::{Value, json};
 
 use super::figures::{LatencyKind, Metric, ReportEntry};
-use super::file::Report;
+use super::file;
 use super::summary::{self, Point};
 use super::table::{self, Table};
 use crate::failure::{Failure, Result};
@@ -57,19 +57,18 @@ fn percent(text: &str) -> std::result::Result<f64, String> {
 /// # Errors
 /// A usage error if a file is no report or the reports have nothing in common; a failure if a figure got worse.
 pub(crate) fn compare(args: &CompareArgs) -> Result<()> {
-    let (old, new) = (Report::by_kind(&args.old)?, Report::by_kind(&args.new)?);
-    let changes = Changes::between(&old, &new, args.threshold);
-    if let Some(unlike) = changes.unlike.first() {
+    let (reports, kind) = file::alike(&[&args.old, &args.new])?;
+    let both = format!("{} and {}", args.old.display(), args.new.display());
+    let Some(kind) = kind else {
         return Err(Failure::usage(format!(
-            "{unlike}: one report has only total latencies (lat), the other only those of completion (clat), which \
-             cannot be compared; make both with lat_percentiles=1"
+            "{both}: one report has only total latencies (lat), the other only those of completion (clat), which cannot \
+             be compared; make both with lat_percentiles=1"
         )));
-    }
+    };
+    let changes = Changes::between(&reports[0].entries, &reports[1].entries, kind, args.threshold);
     if changes.rows.is_empty() {
         return Err(Failure::usage(format!(
-            "{} and {} have no job in common: jobs match by name, target and sweep",
-            args.old.display(),
-            args.new.display()
+            "{both} have no job in common: jobs match by name, target and sweep"
         )));
     }
     let text = if args.json { format!("{:#}\n", changes.json()) } else { changes.text() };
@@ -112,8 +111,6 @@ struct ChangeRow {
     target: String,
     way: Way,
     metric: Metric,
-    /// The kind of latency, if the metric is one.
-    kind: Option<LatencyKind>,
     old: Estimate,
     new: Estimate,
     /// New to old.
@@ -127,63 +124,42 @@ struct Changes {
     rows: Vec<ChangeRow>,
     only_old: Vec<String>,
     only_new: Vec<String>,
-    /// Ways whose latencies are of different kinds in the two reports.
-    unlike: Vec<String>,
+    /// The kind of all latencies.
+    kind: LatencyKind,
     rounds: (usize, usize),
 }
 
 impl Changes {
-    /// Compares the entries of two reports, each read once for each of [`LatencyKind::ALL`].
+    /// Compares the entries of two reports, whose latencies are of one `kind`.
     fn between(
-        old: &[Vec<ReportEntry>; 2],
-        new: &[Vec<ReportEntry>; 2],
+        old: &[ReportEntry],
+        new: &[ReportEntry],
+        kind: LatencyKind,
         threshold: f64,
     ) -> Changes {
-        let points =
-            |of: &[Vec<ReportEntry>; 2]| of.each_ref().map(|one| summary::points(one, None));
-        let (all_old, all_new) = (points(old), points(new));
-        let (old_points, new_points) = (&all_old[0], &all_new[0]);
-        let (old, new) = (&old[0], &new[0]);
+        let (old_points, new_points) = (&summary::points(old, None), &summary::points(new, None));
         let ignore_targets = targets_are_renamed(old_points, new_points);
-        let peer = |point: &Point, others: &[Point]| {
-            let is_it = |other: &&Point| {
-                other.is_peer_of(point) && (ignore_targets || other.target == point.target)
+        let is_peer =
+            |a: &Point, b: &Point| a.is_peer_of(b) && (ignore_targets || a.target == b.target);
+        let mut rows = Vec::new();
+        for new_point in new_points {
+            let Some(old_point) = old_points.iter().find(|point| is_peer(point, new_point)) else {
+                continue;
             };
-            others.iter().find(is_it).cloned()
-        };
-        let (mut rows, mut unlike) = (Vec::new(), Vec::new());
-        for (index, new_point) in new_points.iter().enumerate() {
-            let pairs = LatencyKind::ALL.map(|kind| {
-                let of_kind = &all_new[kind as usize][index];
-                Some((peer(of_kind, &all_old[kind as usize])?, of_kind))
-            });
-            let [Some(total), Some(completion)] = pairs else { continue };
-            let pairs = [total, completion];
-            let kind = common_kind(&pairs);
-            let has_some = |points: [&Point; 2]| points.iter().any(|it| has(it, Metric::Mean));
-            if kind.is_none()
-                && has_some([&pairs[0].0, &pairs[1].0])
-                && has_some([pairs[0].1, pairs[1].1])
-            {
-                unlike.push(label(new_point));
-            }
-            let ios = least_ios(new, new_point).min(least_ios(old, &pairs[0].0));
-            let row = |metric: Metric| {
-                let kind = kind.filter(|_| metric.is_latency());
-                let (old, new) = &pairs[kind.map_or(0, |kind| kind as usize)];
-                Some(ChangeRow { kind, ..ChangeRow::of(old, new, metric, ios, threshold)? })
-            };
+            let ios = least_ios(new, new_point).min(least_ios(old, old_point));
+            let row = |metric| ChangeRow::of(old_point, new_point, metric, ios, threshold);
             rows.extend(Metric::ALL.into_iter().filter_map(row));
         }
         let lonely = |points: &[Point], others: &[Point]| {
-            let alone = points.iter().filter(|point| peer(point, others).is_none());
+            let is_alone = |point: &&Point| !others.iter().any(|other| is_peer(point, other));
+            let alone = points.iter().filter(is_alone);
             alone.map(label).collect::<Vec<_>>()
         };
         Changes {
             rows,
             only_old: lonely(old_points, new_points),
             only_new: lonely(new_points, old_points),
-            unlike,
+            kind,
             rounds: (rounds(old_points), rounds(new_points)),
         }
     }
@@ -196,7 +172,7 @@ impl Changes {
         let heading = ["job", "target", "way", "", "old", "new", "ratio", "verdict"];
         let mut table = Table::new(&heading, 4);
         for row in &self.rows {
-            table.push(row.cells());
+            table.push(row.cells(self.kind));
         }
         let mut text = table.render();
         for (names, which) in [(&self.only_old, "old"), (&self.only_new, "new")] {
@@ -224,7 +200,7 @@ impl Changes {
     }
 
     fn json(&self) -> Value {
-        let rows: Vec<Value> = self.rows.iter().map(ChangeRow::json).collect();
+        let rows: Vec<Value> = self.rows.iter().map(|row| row.json(self.kind)).collect();
         json!({
             "rows": rows,
             "only_in_old": self.only_old,
@@ -248,7 +224,6 @@ impl ChangeRow {
             },
             way: new.way,
             metric,
-            kind: None,
             old: old_figure.estimate,
             new: new_figure.estimate,
             ratio,
@@ -256,13 +231,15 @@ impl ChangeRow {
         })
     }
 
-    fn cells(&self) -> Vec<String> {
+    fn cells(&self, kind: LatencyKind) -> Vec<String> {
         vec![
             self.job.clone(),
             self.target.clone(),
             self.way.name().to_owned(),
-            match self.kind {
-                Some(LatencyKind::Completion) => format!("{} (clat)", self.metric.name()),
+            match kind {
+                LatencyKind::Completion if self.metric.is_latency() => {
+                    format!("{} (clat)", self.metric.name())
+                }
                 _ => self.metric.name().to_owned(),
             },
             self.metric.show(self.old.median),
@@ -272,13 +249,13 @@ impl ChangeRow {
         ]
     }
 
-    fn json(&self) -> Value {
+    fn json(&self, kind: LatencyKind) -> Value {
         json!({
             "job": self.job,
             "target": self.target,
             "way": self.way.name(),
             "metric": self.metric.key(),
-            "latency": self.kind.map(LatencyKind::name),
+            "latency": self.metric.is_latency().then(|| kind.name()),
             "old": self.old,
             "new": self.new,
             "ratio": self.ratio,
@@ -308,21 +285,6 @@ fn judge(metric: Metric, ratio: Estimate, ios: u64, threshold: f64) -> Verdict {
     }
 }
 
-/// Returns the kind of latency both points have; one with percentiles is preferred to one with means only.
-fn common_kind(pairs: &[(Point, &Point); 2]) -> Option<LatencyKind> {
-    let both_have = |metric: Metric| {
-        LatencyKind::ALL.into_iter().find(|kind| {
-            let (old, new) = &pairs[*kind as usize];
-            has(old, metric) && has(new, metric)
-        })
-    };
-    [Metric::P99, Metric::P50, Metric::Mean].into_iter().find_map(both_have)
-}
-
-fn has(point: &Point, metric: Metric) -> bool {
-    point.figure(metric).is_some()
-}
-
 /// Returns whether both reports have only one target, so that a file on another machine still matches.
 fn targets_are_renamed(old: &[Point], new: &[Point]) -> bool {
     let single = |points: &[Point]| {
@@ -339,9 +301,7 @@ fn label(point: &Point) -> String {
 
 /// Returns the fewest I/Os of any round.
 fn least_ios(entries: &[ReportEntry], point: &Point) -> u64 {
-    let same = entries.iter().filter(|entry| {
-        (&entry.job, &entry.sweep, &entry.target) == (&point.job, &point.sweep, &point.target)
-    });
+    let same = entries.iter().filter(|entry| point.covers(entry));
     same.filter_map(|entry| entry.ways[point.way].as_ref()).map(|way| way.ios).min().unwrap_or(0)
 }
 
@@ -360,12 +320,15 @@ mod tests {
     use crate::side::figures;
     use crate::side::summary::tests::report;
 
+    const COMPLETION: LatencyKind = LatencyKind::Completion;
+
     fn changes(old: &[f64], new: &[f64], threshold: f64) -> Changes {
-        Changes::between(&entries(&report(old, 1.0)), &entries(&report(new, 1.0)), threshold)
+        let (old, new) = (entries(&report(old, 1.0)), entries(&report(new, 1.0)));
+        Changes::between(&old, &new, COMPLETION, threshold)
     }
 
-    fn entries(report: &Value) -> [Vec<ReportEntry>; 2] {
-        LatencyKind::ALL.map(|kind| figures::entries_of(report, Some(kind)).expect("entries"))
+    fn entries(report: &Value) -> Vec<ReportEntry> {
+        figures::entries(report, Some(COMPLETION)).expect("entries")
     }
 
     fn verdict(changes: &Changes, metric: Metric) -> Verdict {
@@ -407,47 +370,16 @@ mod tests {
         assert_eq!(judge(Metric::Mean, ratio, 1, 0.05), Verdict::Worse);
     }
 
-    /// Returns a report of a job with these latencies.
-    fn with(latencies: &[(&str, f64)]) -> Value {
-        let mut read = json!({ "total_ios": 1_000_000, "iops": 1000.0 });
-        for (kind, p99) in latencies {
-            read[*kind] = json!({ "mean": p99, "percentile": { "99.000000": p99 } });
-        }
-        json!({ "jobs": [{ "jobname": "j", "read": read }] })
-    }
-
-    #[test]
-    fn latencies_are_compared_with_their_like() {
-        let (clat, both) = ([("clat_ns", 50.0)], [("lat_ns", 700.0), ("clat_ns", 50.0)]);
-        for (old, new) in [(&clat[..], &both[..]), (&both, &clat)] {
-            let changes = Changes::between(&entries(&with(old)), &entries(&with(new)), 0.05);
-            let row = changes.rows.iter().find(|row| row.metric == Metric::P99).expect("a row");
-            assert_eq!((row.verdict, row.kind), (Verdict::Same, Some(LatencyKind::Completion)));
-            assert!(changes.unlike.is_empty() && changes.text().contains("p99 (clat)"));
-        }
-        let changes = Changes::between(&entries(&with(&both)), &entries(&with(&both)), 0.05);
-        assert!(changes.rows.iter().any(|row| row.kind == Some(LatencyKind::Total)));
-    }
-
-    #[test]
-    fn latencies_that_have_no_like_are_named() {
-        let (old, new) = (with(&[("lat_ns", 50.0)]), with(&[("clat_ns", 50.0)]));
-        let changes = Changes::between(&entries(&old), &entries(&new), 0.05);
-        assert_eq!(changes.unlike, ["j read"]);
-        assert!(changes.rows.iter().all(|row| !row.metric.is_latency()));
-        let none = Changes::between(&entries(&with(&[])), &entries(&with(&[])), 0.05);
-        assert!(none.unlike.is_empty());
-    }
-
     #[test]
     fn what_only_one_has_is_listed() {
         let old = entries(&report(&[1000.0], 1.0));
         let mut new = old.clone();
-        new.iter_mut().for_each(|of_kind| of_kind[1].job = "<other>".into());
-        let changes = Changes::between(&old, &new, 0.05);
+        new[1].job = "<other>".into();
+        let changes = Changes::between(&old, &new, COMPLETION, 0.05);
         assert_eq!(changes.only_old, ["j b read"]);
         assert_eq!(changes.only_new, ["<other> b read"]);
         assert!(changes.text().contains("only in the new report: <other> b read"));
+        assert!(changes.text().contains("p99 (clat)"));
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Comparison {
     }
 
     fn entries(&self) -> Result<Vec<ReportEntry>> {
-        figures::entries(&self.report_json(Value::Null)).map_err(Failure::failed)
+        figures::entries(&self.report_json(Value::Null), None).map_err(Failure::failed)
     }
 
     /// Computes the points.

@@ -2,8 +2,8 @@
 //!
 //! All comparisons and plots use these figures, so earlier files and current runs are treated alike. Latencies
 //! are total ones (our own `adit.latency`, fio's `lat_ns`) if the report has percentiles of them, else
-//! completion latencies (`clat_ns`), fio's default. Reports to compare are read once for each [`LatencyKind`], so that
-//! only like latencies are compared.
+//! completion latencies (`clat_ns`), fio's default. Reports to compare are read with one [`LatencyKind`], so that only like
+//! latencies are compared.
 
 use std::collections::BTreeMap;
 
@@ -21,7 +21,7 @@ pub(super) enum LatencyKind {
 }
 
 impl LatencyKind {
-    /// Both, the preferred first.
+    /// Both, the preferred one first.
     pub(super) const ALL: [LatencyKind; 2] = [LatencyKind::Total, LatencyKind::Completion];
 
     /// fio's name.
@@ -270,19 +270,12 @@ impl WayFigures {
     }
 }
 
-/// Returns a report's entries; those of equal name, target, sweep and round ran concurrently and are merged.
+/// Returns a report's entries; those of equal name, target, sweep and round ran concurrently and are merged. With a
+/// `kind`, they have latencies of that kind only, or none.
 ///
 /// # Errors
 /// A sentence about a malformed entry.
-pub(super) fn entries(report: &Value) -> Result<Vec<ReportEntry>, String> {
-    entries_of(report, None)
-}
-
-/// Returns the entries with latencies of one kind only, which may be none.
-///
-/// # Errors
-/// As [`entries`].
-pub(super) fn entries_of(
+pub(super) fn entries(
     report: &Value,
     kind: Option<LatencyKind>,
 ) -> Result<Vec<ReportEntry>, String> {
@@ -434,7 +427,7 @@ mod tests {
     }
 
     fn only(report: &Value) -> ReportEntry {
-        let mut entries = entries(report).expect("entries");
+        let mut entries = entries(report, None).expect("entries");
         assert_eq!(entries.len(), 1);
         entries.remove(0)
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::figures::{self, LatencyKind, ReportEntry};
+use super::figures::{self, LatencyKind, ReportEntry, WayFigures};
 use crate::failure::{Failure, Result};
 use crate::human::si;
 
@@ -26,34 +26,12 @@ pub(super) struct Report {
 }
 
 impl Report {
-    /// Reads the report at `path`.
-    ///
-    /// # Errors
-    /// A usage error when it is missing or no JSON report.
-    pub(super) fn open(path: &Path) -> Result<Report> {
-        let (name, report) = read(path)?;
-        Report::of(name, &report)
-    }
-
-    /// Reads the jobs of the report at `path` once for each of [`LatencyKind::ALL`].
-    ///
-    /// # Errors
-    /// As [`Report::open`].
-    pub(super) fn by_kind(path: &Path) -> Result<[Vec<ReportEntry>; 2]> {
-        let (name, report) = read(path)?;
-        Report::of(name.clone(), &report)?;
-        let of = |kind| figures::entries_of(&report, Some(kind));
-        let [total, completion] =
-            LatencyKind::ALL.map(|kind| of(kind).map_err(|why| refused(&name, &why)));
-        Ok([total?, completion?])
-    }
-
-    /// Reads a report.
+    /// Reads a report, with latencies of one kind only if one is given.
     ///
     /// # Errors
     /// A usage error if it is none, or has no jobs.
-    pub(super) fn of(name: String, report: &Value) -> Result<Report> {
-        let entries = figures::entries(report).map_err(|why| refused(&name, &why))?;
+    pub(super) fn of(name: &str, report: &Value, kind: Option<LatencyKind>) -> Result<Report> {
+        let entries = figures::entries(report, kind).map_err(|why| refused(name, &why))?;
         if entries.is_empty() {
             return Err(Failure::usage(format!("{name}: no job in it did any I/O")));
         }
@@ -63,9 +41,39 @@ impl Report {
             time: text("time"),
             entries,
             remarks: remarks(&report["adit"]),
-            name,
+            name: name.to_owned(),
         })
     }
+}
+
+fn ways(reports: &[Report]) -> impl Iterator<Item = &WayFigures> {
+    let entries = reports.iter().flat_map(|report| &report.entries);
+    entries.flat_map(ReportEntry::done).map(|(_, figures)| figures)
+}
+
+/// Reads reports with latencies of one kind: the first that all of them have, percentiles before means. Without such a
+/// kind, each has what it prefers.
+///
+/// # Errors
+/// A usage error when one is missing or no JSON report.
+pub(super) fn alike(paths: &[&Path]) -> Result<(Vec<Report>, Option<LatencyKind>)> {
+    let files = paths.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
+    let of = |kind| {
+        let reports = files.iter().map(|(name, report)| Report::of(name, report, kind));
+        reports.collect::<Result<Vec<_>>>()
+    };
+    let preferred = of(None)?;
+    let has_percentiles: fn(&WayFigures) -> bool = |figures| !figures.percentiles.is_empty();
+    for has in [has_percentiles, |figures| figures.mean_ns.is_some()] {
+        for kind in LatencyKind::ALL {
+            let reports = of(Some(kind))?;
+            let suits = |(any, of_kind): (&WayFigures, _)| any.mean_ns.is_none() || has(of_kind);
+            if ways(&preferred).zip(ways(&reports)).all(suits) {
+                return Ok((reports, Some(kind)));
+            }
+        }
+    }
+    Ok((preferred, None))
 }
 
 fn read(path: &Path) -> Result<(String, Value)> {
@@ -109,6 +117,8 @@ fn ceiling(ceiling: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::path::PathBuf;
+
     use serde_json::json;
 
     use super::super::summary::tests::report;
@@ -124,7 +134,7 @@ mod tests {
             (json!({ "jobs": [{ "jobname": "a" }] }), "none of `read`, `write` and `trim`"),
             (json!({ "jobs": [] }), "no job in it"),
         ] {
-            let failure = Report::of("x.json".into(), &what).expect_err(says);
+            let failure = Report::of("x.json", &what, None).expect_err(says);
             assert!(failure.to_string().contains(says), "{failure}");
             assert!(failure.to_string().starts_with("x.json: "), "{failure}");
             assert_eq!(failure.code(), USAGE);
@@ -133,14 +143,43 @@ mod tests {
 
     #[test]
     fn what_is_no_json_is_refused_with_its_line() {
-        let failure =
-            Report::open(Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml").as_path());
+        let failure = alike(&[&Path::new(env!("CARGO_MANIFEST_DIR")).join("Cargo.toml")]);
         let failure = failure.expect_err("no JSON").to_string();
         assert!(
             failure.contains("line 1 column") && failure.contains("--output-format=json"),
             "{failure}"
         );
-        assert!(Report::open(Path::new("/nonexistent/x.json")).is_err());
+        assert!(alike(&[Path::new("/nonexistent/x.json")]).is_err());
+    }
+
+    /// Writes a report of a job with these latencies; returns its path.
+    fn with(latencies: &[(&str, f64)]) -> PathBuf {
+        let mut read = json!({ "total_ios": 1_000_000, "iops": 1000.0 });
+        for (kind, p99) in latencies {
+            read[*kind] = json!({ "mean": p99, "percentile": { "99.000000": p99 } });
+        }
+        let report = json!({ "jobs": [{ "jobname": "j", "read": read }] });
+        let name: String = latencies.iter().map(|(kind, _)| *kind).collect();
+        let path = std::env::temp_dir().join(format!("kinds-{name}-{}", std::process::id()));
+        fs::write(&path, report.to_string()).expect("written");
+        path
+    }
+
+    #[test]
+    fn latencies_of_several_reports_are_of_one_kind() {
+        let (total, completion) = (("lat_ns", 700.0), ("clat_ns", 50.0));
+        for (old, new, kind, p99) in [
+            (&[completion][..], &[total, completion][..], Some(LatencyKind::Completion), 50.0),
+            (&[total, completion], &[completion], Some(LatencyKind::Completion), 50.0),
+            (&[total, completion], &[total, completion], Some(LatencyKind::Total), 700.0),
+            (&[total], &[completion], None, 700.0),
+            (&[], &[total], Some(LatencyKind::Total), 0.0),
+        ] {
+            let (old, new) = (with(old), with(new));
+            let (reports, found) = alike(&[&old, &new]).expect("reports");
+            let first = ways(&reports).next().expect("reads").percentile(99.0);
+            assert_eq!((found, first.unwrap_or(0.0)), (kind, p99));
+        }
     }
 
     #[test]
@@ -152,7 +191,7 @@ mod tests {
             "interrupted": true,
             "failure": "gone",
         });
-        let remarks = Report::of("x".into(), &report).expect("a report").remarks;
+        let remarks = Report::of("x", &report, None).expect("a report").remarks;
         assert_eq!(
             remarks,
             [

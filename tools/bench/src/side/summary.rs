@@ -43,6 +43,11 @@ impl Point {
         (&self.job, &self.sweep, self.way) == (&other.job, &other.sweep, other.way)
     }
 
+    /// Returns whether it summarizes the entry, in its way.
+    pub(super) fn covers(&self, entry: &ReportEntry) -> bool {
+        (&self.job, &self.sweep, &self.target) == (&entry.job, &entry.sweep, &entry.target)
+    }
+
     /// Formats `iodepth=4 bs=8k`.
     pub(super) fn sweep_text(&self) -> String {
         sweep_text(&self.sweep)
@@ -91,11 +96,7 @@ pub(super) fn points(entries: &[ReportEntry], first: Option<&str>) -> Vec<Point>
     let mut points: Vec<Point> = Vec::new();
     for entry in entries {
         for (way, _) in entry.done() {
-            let is_it = |point: &&mut Point| {
-                (&point.job, &point.sweep, &point.target, point.way)
-                    == (&entry.job, &entry.sweep, &entry.target, way)
-            };
-            if points.iter_mut().find(is_it).is_none() {
+            if !points.iter().any(|point| point.covers(entry) && point.way == way) {
                 points.push(Point::of(entry, way, entries));
             }
         }
@@ -203,7 +204,8 @@ pub(super) mod tests {
 
     #[test]
     fn what_drifts_alike_is_not_in_the_ratio() {
-        let entries = entries(&report(&[1e3, 2e3, 4e3, 3e3, 5e3, 9e3], 1.5)).expect("entries");
+        let entries =
+            entries(&report(&[1e3, 2e3, 4e3, 3e3, 5e3, 9e3], 1.5), None).expect("entries");
         let points = points(&entries, None);
         assert_eq!(points.len(), 2);
         let iops = points[1].figure(Metric::Iops).expect("IOPS");
@@ -215,7 +217,7 @@ pub(super) mod tests {
 
     #[test]
     fn the_target_to_compare_with_can_be_named() {
-        let entries = entries(&report(&[1e3, 2e3], 2.0)).expect("entries");
+        let entries = entries(&report(&[1e3, 2e3], 2.0), None).expect("entries");
         let points = points(&entries, Some("b"));
         let ratio = points[0].figure(Metric::Mean).and_then(|mean| mean.ratio).expect("a ratio");
         assert_eq!(ratio.median, 2.0);

@@ -114,23 +114,19 @@ impl Data {
     }
 
     fn rounds(&self, point: &Point) -> Vec<&WayFigures> {
-        let same = self.entries.iter().filter(|entry| is_of(entry, point));
+        let same = self.entries.iter().filter(|entry| point.covers(entry));
         same.filter_map(|entry| entry.ways[point.way].as_ref()).collect()
     }
 
     /// Returns a job's options on a path.
     pub(super) fn options(&self, point: &Point) -> Option<&BTreeMap<String, String>> {
-        self.entries.iter().find(|entry| is_of(entry, point)).map(|entry| &entry.options)
+        self.entries.iter().find(|entry| point.covers(entry)).map(|entry| &entry.options)
     }
 
     /// Returns the points of one way.
     pub(super) fn of_way(&self, way: Way) -> impl Iterator<Item = &Point> {
         self.points.iter().filter(move |point| point.way == way)
     }
-}
-
-fn is_of(entry: &ReportEntry, point: &Point) -> bool {
-    (&entry.job, &entry.sweep, &entry.target) == (&point.job, &point.sweep, &point.target)
 }
 
 /// Formats `job iodepth=4`.

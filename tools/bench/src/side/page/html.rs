@@ -200,7 +200,7 @@ mod tests {
 
     fn page_of(reports: &[serde_json::Value]) -> String {
         let named = |(index, report): (usize, &serde_json::Value)| {
-            Report::of(format!("{index}.json"), report).expect("a report")
+            Report::of(&format!("{index}.json"), report, None).expect("a report")
         };
         let reports: Vec<_> = reports.iter().enumerate().map(named).collect();
         page("title", &reports).expect("a page")

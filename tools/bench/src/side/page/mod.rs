@@ -11,12 +11,11 @@ mod html;
 #[cfg(feature = "report")]
 mod plot;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 
-use super::figures::{LatencyKind, ReportEntry};
-use super::file::Report;
+use super::file;
 use crate::failure::Result;
 use crate::output::Output;
 
@@ -46,34 +45,15 @@ pub(crate) struct ReportArgs {
 /// # Errors
 /// A usage error if a file is no report; a failure when the page cannot be written, or if this build draws none.
 pub(crate) fn report(args: &ReportArgs) -> Result<()> {
-    let page = page(&args.title, &alike(&args.reports)?)?;
+    let paths: Vec<&Path> = args.reports.iter().map(PathBuf::as_path).collect();
+    let page = page(&args.title, &file::alike(&paths)?.0)?;
     Output::open(args.output.as_deref())?.write(&page)
 }
 
 #[cfg(not(feature = "report"))]
-fn page(_title: &str, _reports: &[Report]) -> Result<String> {
+fn page(_title: &str, _reports: &[file::Report]) -> Result<String> {
     Err(crate::failure::Failure::failed(
         "this adit was built without drawing; build it with the feature `report`, or compare reports as text with \
          'adit bench compare'",
     ))
-}
-
-/// Reads the reports; several use the same kind of latency if they have one in common.
-fn alike(paths: &[PathBuf]) -> Result<Vec<Report>> {
-    let mut reports = paths.iter().map(|path| Report::open(path)).collect::<Result<Vec<_>>>()?;
-    if reports.len() < 2 {
-        return Ok(reports);
-    }
-    let by_kind = paths.iter().map(|path| Report::by_kind(path)).collect::<Result<Vec<_>>>()?;
-    let is_in_all = |kind: &LatencyKind| {
-        let mut ways =
-            by_kind.iter().flat_map(|of| &of[*kind as usize]).flat_map(ReportEntry::done);
-        ways.all(|(_, figures)| !figures.percentiles.is_empty())
-    };
-    if let Some(kind) = LatencyKind::ALL.into_iter().find(is_in_all) {
-        for (report, mut entries) in reports.iter_mut().zip(by_kind) {
-            report.entries = std::mem::take(&mut entries[kind as usize]);
-        }
-    }
-    Ok(reports)
 }

@@ -49,22 +49,6 @@ impl FromStr for Pattern {
 }
 
 impl Pattern {
-    /// Checks that the pattern can be repeated; `option` names it.
-    ///
-    /// # Errors
-    /// It is empty, or an offset in it is truncated; says what to do.
-    pub fn check(&self, option: &str) -> Result<(), String> {
-        if self.bytes.is_empty() {
-            return Err(format!("{option} is empty: give it at least a byte"));
-        }
-        match self.offsets_at.iter().all(|at| at + OFFSET_BYTES <= self.bytes.len()) {
-            true => Ok(()),
-            false => {
-                Err(format!("{option} has no room for an offset: %o takes {OFFSET_BYTES} bytes"))
-            }
-        }
-    }
-
     /// Fills `bytes` with repetitions, inserting `offset`.
     pub fn fill(&self, bytes: &mut [u8], offset: u64) {
         let offset = offset.to_le_bytes();

@@ -6,27 +6,15 @@ use crate::options::JobOptions;
 
 /// Returns the payload that `job` requests. As in fio, `buffer_compress_percentage` takes precedence over
 /// `buffer_pattern`, and that over `zero_buffers`.
-///
-/// # Errors
-/// The request is impossible; says what to do.
-pub(super) fn payload_of(job: &JobOptions) -> Result<Payload, String> {
-    let pattern = job.buffers.buffer_pattern.clone();
-    let percent = usize::from(job.buffers.buffer_compress_percentage);
-    if percent > 100 {
-        return Err(format!(
-            "buffer_compress_percentage={percent} is not a share: use one from 0 to 100"
-        ));
-    }
-    if let Some(pattern) = &pattern {
-        pattern.check("buffer_pattern")?;
-    }
-    let chunk = usize::try_from(job.buffers.buffer_compress_chunk).unwrap_or(0);
-    Ok(match (percent, pattern) {
-        (1.., pattern) => Payload::Mixed(Mixed { chunk, percent, pattern }),
+pub(super) fn payload_of(job: &JobOptions) -> Payload {
+    let buffers = &job.buffers;
+    let chunk = buffers.buffer_compress_chunk as usize;
+    match (buffers.buffer_compress_percentage.into(), buffers.buffer_pattern.clone()) {
+        (percent @ 1.., pattern) => Payload::Mixed(Mixed { chunk, percent, pattern }),
         (0, Some(pattern)) => Payload::Pattern(pattern),
-        (0, None) if job.buffers.zero_buffers => Payload::Zeroes,
+        (0, None) if buffers.zero_buffers => Payload::Zeroes,
         (0, None) => Payload::Noise,
-    })
+    }
 }
 
 #[cfg(test)]
@@ -39,7 +27,7 @@ mod tests {
 
     fn filled(job: &JobOptions, bytes: usize) -> Vec<u8> {
         let mut buffer = vec![0xa5; bytes];
-        payload_of(job).expect("contents").fill(&mut buffer, 0x1122, 9);
+        payload_of(job).fill(&mut buffer, 0x1122, 9);
         buffer
     }
 
@@ -127,34 +115,5 @@ mod tests {
         let mut counts = [0u32; 256];
         filled(&job(), 1 << 20).iter().for_each(|byte| counts[usize::from(*byte)] += 1);
         assert!(counts.iter().all(|count| (3750..4450).contains(count)), "{counts:?}");
-    }
-
-    #[test]
-    fn what_cannot_be_filled_in_is_refused() {
-        let refused = |job: JobOptions| payload_of(&job).expect_err("refused");
-        assert!(
-            refused(JobOptions {
-                buffers: BufferOptions { buffer_pattern: pattern(b"", &[]), ..job().buffers },
-                ..job()
-            })
-            .contains("at least a byte")
-        );
-        assert!(
-            refused(JobOptions {
-                buffers: BufferOptions {
-                    buffer_pattern: pattern(b"12345678", &[1]),
-                    ..job().buffers
-                },
-                ..job()
-            })
-            .contains("8 bytes")
-        );
-        assert!(
-            refused(JobOptions {
-                buffers: BufferOptions { buffer_compress_percentage: 101, ..job().buffers },
-                ..job()
-            })
-            .contains("0 to 100")
-        );
     }
 }

@@ -59,18 +59,16 @@ struct LoggedIo {
 
 impl JobLogs {
     /// Creates the files `options` requests; `None` if there are none. `thread` is the number in their names,
-    /// from 1; an empty prefix means the job's name. `log_unix_epoch` adds `start_unix_ms` to times. As in fio,
-    /// files shared by all jobs are appended to.
+    /// from 1. `log_unix_epoch` adds `start_unix_ms` to times. As in fio, files shared by all jobs are appended to.
     ///
     /// # Errors
     /// When a file cannot be created.
     pub(crate) fn open(
         options: &LogOptions,
-        job_name: &str,
         thread: u32,
         start_unix_ms: u64,
     ) -> Result<Option<JobLogs>> {
-        let place = LogNames { options, job_name, thread };
+        let place = LogNames { options, thread };
         let files = LogFiles::open(&place, if options.unix_epoch { start_unix_ms } else { 0 })?;
         let histogram = match (&options.hist, options.hist_every.is_zero()) {
             (Some(prefix), false) => Some(HistogramLog::new(
@@ -137,7 +135,6 @@ impl JobLogs {
 /// Names a thread's files.
 struct LogNames<'a> {
     options: &'a LogOptions,
-    job_name: &'a str,
     thread: u32,
 }
 
@@ -145,9 +142,6 @@ impl LogNames<'_> {
     /// Returns `PREFIX_KIND.N.log`, without the number if all jobs share the file.
     fn path(&self, prefix: &Path, kind: &str) -> PathBuf {
         let mut name = prefix.as_os_str().to_owned();
-        if name.is_empty() {
-            name.push(self.job_name);
-        }
         name.push(match self.options.shared {
             true => format!("_{kind}.log"),
             false => format!("_{kind}.{}.log", self.thread),

@@ -60,7 +60,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn open(options: &LogOptions, thread: u32) -> JobLogs {
-    JobLogs::open(options, "job", thread, 1_000_000).expect("opened").expect("asked for")
+    JobLogs::open(options, thread, 1_000_000).expect("opened").expect("asked for")
 }
 
 #[test]
@@ -68,7 +68,7 @@ fn nothing_asked_for_is_nothing() {
     let hist_without_time =
         LogOptions { hist: Some("/nonexistent/p".into()), ..LogOptions::default() };
     for options in [LogOptions::default(), hist_without_time] {
-        assert!(JobLogs::open(&options, "job", 1, 0).expect("no file is opened").is_none());
+        assert!(JobLogs::open(&options, 1, 0).expect("no file is opened").is_none());
     }
 }
 
@@ -183,17 +183,16 @@ fn a_shared_file_holds_the_rows_of_all() {
 }
 
 #[test]
-fn a_prefix_without_a_name_is_the_jobs() {
+fn names_have_kind_and_thread() {
     let options = LogOptions::default();
-    let place = LogNames { options: &options, job_name: "job", thread: 3 };
-    assert_eq!(place.path(Path::new(""), "bw"), Path::new("job_bw.3.log"));
+    let place = LogNames { options: &options, thread: 3 };
     assert_eq!(place.path(Path::new("/a/b.c"), "bw"), Path::new("/a/b.c_bw.3.log"));
 }
 
 #[test]
 fn a_place_that_is_not_there_is_named_before_anything_runs() {
     let options = LogOptions { bw: Some("/nonexistent/p".into()), ..LogOptions::default() };
-    let failure = JobLogs::open(&options, "job", 1, 0).expect_err("no such directory");
+    let failure = JobLogs::open(&options, 1, 0).expect_err("no such directory");
     assert!(failure.to_string().contains("/nonexistent/p_bw.1.log"), "{failure}");
 }
 

@@ -158,7 +158,7 @@ impl Thread<'_> {
             return Some(log.iter().filter_map(LogEntry::io).map(|(.., bytes)| bytes).sum());
         }
         // As in fio, no block crosses the end of a file.
-        let unit = unit_bytes(job).unwrap_or(1).max(1);
+        let unit = unit_bytes(job);
         let of_region =
             |region: &JobRegion| self.holed(*region).unwrap_or(region.bytes / unit * unit);
         let whole = || regions.iter().map(of_region).sum();
@@ -347,9 +347,8 @@ impl Thread<'_> {
         let lba = u64::from(info.lba_bytes);
         for (_, sizes) in self.job().bs.iter() {
             let all = sizes.listed();
-            if let Some(bytes) = all.iter().find(|bytes| !bytes.is_multiple_of(lba) || **bytes == 0)
-            {
-                let better = bytes.next_multiple_of(lba).max(lba);
+            if let Some(bytes) = all.iter().find(|bytes| !bytes.is_multiple_of(lba)) {
+                let better = bytes.next_multiple_of(lba);
                 return Err(self.usage(format!(
                     "bs={bytes}: {} has LBAs of {lba} bytes; use a multiple of it, as in bs={better}",
                     info.device

@@ -283,7 +283,7 @@ impl Fleet {
             recovery,
             interrupt,
             progress,
-            logs: JobLogs::open(&job.logs, &job.name, index as u32 + 1, self.started_unix_ms)?,
+            logs: JobLogs::open(&job.logs, index as u32 + 1, self.started_unix_ms)?,
             iolog: iolog(job, &targets)?,
             earlier,
             state_folder: &self.state_folder,

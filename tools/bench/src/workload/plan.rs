@@ -66,12 +66,9 @@ impl Generator {
 }
 
 /// Returns the greatest common divisor of the lengths of `job`'s I/Os, in bytes.
-///
-/// # Errors
-/// There is none; says what to do.
-pub(crate) fn unit_bytes(job: &JobOptions) -> Result<u64, String> {
-    let used = Ways::new(&job.rw, job.rwmixread)?.all();
-    used.into_iter().try_fold(0, |unit, way| Ok(gcd(unit, Sizes::new(&job.bs[way])?.unit())))
+pub(crate) fn unit_bytes(job: &JobOptions) -> u64 {
+    let used = Ways::new(&job.rw, job.rwmixread).all();
+    used.into_iter().fold(0, |unit, way| gcd(unit, Sizes::new(&job.bs[way]).unit()))
 }
 
 /// Values derived from a job before its places are chosen.
@@ -89,14 +86,11 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn new(job: &'a JobOptions, region: JobRegion, lba_bytes: u64) -> Result<Plan<'a>, String> {
-        let ways = Ways::new(&job.rw, job.rwmixread)?;
+        let ways = Ways::new(&job.rw, job.rwmixread);
         let used = ways.all();
-        // An unused way may have invalid sizes.
-        let of = |way| if used.contains(&way) { &job.bs[way] } else { &job.bs[used[0]] };
-        let [read, write, trim] = Way::ALL.map(|way| Sizes::new(of(way)));
-        let sizes = PerWay([read?, write?, trim?]);
+        let sizes = PerWay(Way::ALL.map(|way| Sizes::new(&job.bs[way])));
         let min = used.iter().map(|way| sizes[*way].min()).min().unwrap_or(0);
-        let unit = unit_bytes(job)?;
+        let unit = unit_bytes(job);
         let plan = Plan { job, region, ways, used, sizes, min, unit };
         plan.check_fit(lba_bytes)?;
         Ok(plan)
@@ -104,22 +98,11 @@ impl<'a> Plan<'a> {
 
     fn check_fit(&self, lba_bytes: u64) -> Result<(), String> {
         let (job, region) = (self.job, self.region);
-        multiple_of(lba_bytes, region.start, "offset")?;
-        multiple_of(
-            lba_bytes,
-            job.rw.step.unsigned_abs() * u64::from(!job.rw.random),
-            "the step after rw's colon",
-        )?;
+        let step = if job.rw.random { 0 } else { job.rw.step.unsigned_abs() };
+        multiple_of(lba_bytes, step, "the step after rw's colon")?;
         for way in &self.used {
             let name = way.name();
-            for bytes in job.bs[*way].listed() {
-                multiple_of(lba_bytes, bytes, &format!("bs of {name}s"))?;
-            }
-            match job.random.blockalign[*way] {
-                Some(0) => return Err(format!("blockalign is 0: use a multiple of {lba_bytes}")),
-                Some(align) => multiple_of(lba_bytes, align, "blockalign")?,
-                None => {}
-            }
+            multiple_of(lba_bytes, job.random.blockalign[*way].unwrap_or(0), "blockalign")?;
             let min = self.sizes[*way].min();
             if min > region.bytes {
                 return Err(format!(

@@ -16,34 +16,19 @@ pub(super) enum Sizes {
 }
 
 impl Sizes {
-    /// Converts `sizes`.
-    ///
-    /// # Errors
-    /// They are unusable; says what to do.
-    pub(super) fn new(sizes: &BlockSizes) -> Result<Sizes, String> {
-        if sizes.min() == 0 {
-            return Err("a block of no bytes: give bs a size above zero".to_owned());
-        }
+    /// Converts the sizes of a job, which have at least a byte, and shares that come to 100 %.
+    pub(super) fn new(sizes: &BlockSizes) -> Sizes {
         match sizes {
-            BlockSizes::Fixed(bytes) => Ok(Sizes::Fixed(*bytes)),
-            BlockSizes::Range(from, to) if to < from => {
-                Err(format!("bsrange={from}-{to} ends before it starts: swap the two"))
+            BlockSizes::Fixed(bytes) => Sizes::Fixed(*bytes),
+            BlockSizes::Range(from, to) => Sizes::Range { min: *from, count: to / from },
+            BlockSizes::Split(sizes) => {
+                let mut sum = 0;
+                let summed = |(bytes, percent): &(u64, u8)| {
+                    sum += u64::from(*percent);
+                    (*bytes, sum)
+                };
+                Sizes::Split(sizes.iter().map(summed).collect())
             }
-            BlockSizes::Range(from, to) => Ok(Sizes::Range { min: *from, count: to / from }),
-            BlockSizes::Split(sizes) => Sizes::split(sizes),
-        }
-    }
-
-    fn split(sizes: &[(u64, u8)]) -> Result<Sizes, String> {
-        let mut sum = 0;
-        let summed = |(bytes, percent): &(u64, u8)| {
-            sum += u64::from(*percent);
-            (*bytes, sum)
-        };
-        let cumulated: Vec<(u64, u64)> = sizes.iter().map(summed).collect();
-        match sum {
-            100 => Ok(Sizes::Split(cumulated)),
-            _ => Err(format!("the shares of bssplit come to {sum} %: make them 100 together")),
         }
     }
 
@@ -124,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_range_has_all_multiples_equally_often() {
-        let sizes = Sizes::new(&BlockSizes::Range(4096, 17000)).expect("a range");
+        let sizes = Sizes::new(&BlockSizes::Range(4096, 17000));
         for share in shares(&sizes, &[4096, 8192, 12288, 16384]) {
             assert!((share - 25.0).abs() < 0.5, "{share}");
         }
@@ -133,7 +118,7 @@ mod tests {
     #[test]
     fn a_split_keeps_its_shares() {
         let split = BlockSizes::Split(vec![(4096, 10), (65536, 50), (32768, 40)]);
-        let sizes = Sizes::new(&split).expect("a split");
+        let sizes = Sizes::new(&split);
         let found = shares(&sizes, &[4096, 65536, 32768]);
         for (share, expected) in found.iter().zip([10.0, 50.0, 40.0]) {
             assert!((share - expected).abs() < 0.5, "{share} of {expected}");
@@ -143,24 +128,16 @@ mod tests {
 
     #[test]
     fn where_there_is_less_room_the_longest_that_fits_is_taken() {
-        let split = Sizes::new(&BlockSizes::Split(vec![(8192, 1), (12288, 99)])).expect("a split");
+        let split = Sizes::new(&BlockSizes::Split(vec![(8192, 1), (12288, 99)]));
         assert_eq!(
             (split.draw_within(|| u64::MAX, 9000), split.draw_within(|| u64::MAX, 8000)),
             (Some(8192), None)
         );
         assert_eq!((split.min(), split.unit()), (8192, 4096));
-        let range = Sizes::new(&BlockSizes::Range(512, 4096)).expect("a range");
+        let range = Sizes::new(&BlockSizes::Range(512, 4096));
         assert_eq!(
             (range.draw_within(|| u64::MAX, 1600), range.draw_within(|| u64::MAX, 500)),
             (Some(1536), None)
         );
-    }
-
-    #[test]
-    fn useless_sizes_are_refused() {
-        let refused = |sizes| Sizes::new(&sizes).expect_err("refused");
-        assert!(refused(BlockSizes::Fixed(0)).contains("above zero"));
-        assert!(refused(BlockSizes::Range(8192, 4096)).contains("swap"));
-        assert!(refused(BlockSizes::Split(vec![(4096, 60)])).contains("100 together"));
     }
 }

@@ -18,18 +18,14 @@ pub(super) enum Ways {
 
 impl Ways {
     /// Converts `workload`, with `read_percent` for a mix.
-    ///
-    /// # Errors
-    /// There is no such workload; lists the existing ones.
-    pub(super) fn new(workload: &Workload, read_percent: u8) -> Result<Ways, String> {
+    pub(super) fn new(workload: &Workload, read_percent: u8) -> Ways {
         match (workload.reads, workload.writes, workload.trims) {
-            (true, false, false) => Ok(Ways::Only(Way::Read)),
-            (false, true, false) => Ok(Ways::Only(Way::Write)),
-            (false, false, true) => Ok(Ways::Only(Way::Trim)),
-            (true, true, false) => Ok(Ways::Mixed(read_percent)),
-            (false, true, true) => Ok(Ways::TrimThenWrite),
-            _ => Err("these ways do not go together: use rw=read, write, trim, rw or trimwrite"
-                .to_owned()),
+            (_, true, true) => Ways::TrimThenWrite,
+            (true, true, false) => Ways::Mixed(read_percent),
+            // Reads with trims are in logs only, whose ways are not chosen here.
+            (true, false, _) => Ways::Only(Way::Read),
+            (false, true, false) => Ways::Only(Way::Write),
+            (false, false, _) => Ways::Only(Way::Trim),
         }
     }
 

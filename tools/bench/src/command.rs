@@ -46,10 +46,11 @@ fn jobs(args: &BenchArgs) -> Result<()> {
     if let Some(answer) = args.answer()? {
         return Output::Standard.write(&answer);
     }
-    let request = args.request()?;
-    if request.run.showcmd {
+    // Standard input may be a job file, which is read once.
+    if args.shows_command() {
         return Output::Standard.write(&args.showcmd()?);
     }
+    let request = args.request()?;
     if request.run.parse_only {
         return Ok(());
     }

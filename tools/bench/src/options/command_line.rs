@@ -3,7 +3,6 @@
 //! Depends on the option table for names and help. Opens no device.
 
 use std::collections::BTreeSet;
-use std::sync::OnceLock;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
@@ -51,8 +50,6 @@ pub struct BenchArgs {
     options: Vec<Written>,
     /// Job files.
     files: Vec<String>,
-    /// The parsed command line and job files, cached because standard input can be read only once.
-    said: OnceLock<Said>,
 }
 
 /// The contents of a command line and its job files, before options are interpreted.
@@ -64,13 +61,22 @@ struct Said {
     parts: Vec<Vec<WrittenSection>>,
 }
 
+impl Said {
+    fn job_words(&self) -> impl Iterator<Item = Vec<String>> {
+        self.parts.iter().flat_map(|part| written::words(&self.defaults, part))
+    }
+}
+
 impl BenchArgs {
     /// Interprets the options, reads the job files and refuses contradictions. Opens no device.
     ///
     /// # Errors
     /// A sentence with the place of the mistake, and exit code 2.
     pub fn request(&self) -> Result<Request> {
-        let said = self.said()?;
+        self.resolve(&self.read(&Surroundings::here())?)
+    }
+
+    fn resolve(&self, said: &Said) -> Result<Request> {
         let mut sections = Vec::new();
         for part in &said.parts {
             sections.extend(written::sections(&said.defaults, part)?);
@@ -92,32 +98,22 @@ impl BenchArgs {
         answers::answer(&self.run)
     }
 
+    /// Returns whether the jobs are shown as a command line, not run.
+    pub(crate) fn shows_command(&self) -> bool {
+        self.run.showcmd
+    }
+
     /// Returns an equivalent command line for the jobs.
     ///
     /// # Errors
     /// As [`BenchArgs::request`].
     pub(crate) fn showcmd(&self) -> Result<String> {
-        self.request()?;
-        let jobs = self.job_words()?;
+        let said = self.read(&Surroundings::here())?;
+        self.resolve(&said)?;
+        let jobs = said.job_words();
         let lines = jobs
-            .iter()
             .map(|words| words.iter().map(|word| shell_word(word)).collect::<Vec<_>>().join(" "));
         Ok(format!("adit bench {}\n", lines.collect::<Vec<_>>().join(" \\\n  ")))
-    }
-
-    fn job_words(&self) -> Result<Vec<Vec<String>>> {
-        let said = self.said()?;
-        Ok(said.parts.iter().flat_map(|part| written::words(&said.defaults, part)).collect())
-    }
-
-    fn said(&self) -> Result<&Said> {
-        match self.said.get() {
-            Some(said) => Ok(said),
-            None => {
-                let fresh = self.read(&Surroundings::here())?;
-                Ok(self.said.get_or_init(|| fresh))
-            }
-        }
     }
 
     fn read(&self, around: &Surroundings) -> Result<Said> {
@@ -324,7 +320,6 @@ impl FromArgMatches for BenchArgs {
             run: RunOptions::from_arg_matches(matches)?,
             options,
             files: files.unwrap_or_default(),
-            said: OnceLock::new(),
         })
     }
 

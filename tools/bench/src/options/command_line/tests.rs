@@ -220,7 +220,8 @@ fn a_shown_command_line_describes_the_same_jobs() {
     );
     let second = File::new("show2", "[d]\ntime_based\nruntime=5\n");
     let original = args(&["--size=1m", first.name(), second.name()]);
-    let words = original.job_words().expect("words").concat();
+    let said = original.read(&Surroundings::here()).expect("jobs");
+    let words = said.job_words().collect::<Vec<_>>().concat();
     let shown = args(&words.iter().map(String::as_str).collect::<Vec<_>>());
     let of = |args: &BenchArgs| {
         args.request().expect("jobs").sections.into_iter().map(|s| s.job).collect::<Vec<_>>()

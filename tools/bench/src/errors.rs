@@ -13,7 +13,7 @@ pub(crate) const EIO: i32 = 5;
 const EILSEQ: i32 = 84;
 /// The errnos of a full device, and of an I/O that took too long.
 const ENOSPC: i32 = 28;
-const ETIMEDOUT: i32 = 110;
+pub(crate) const ETIMEDOUT: i32 = 110;
 
 /// fio's `--continue_on_error`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -3,9 +3,8 @@
 use std::fmt;
 
 use adit_load::mix;
-use clap::ValueEnum;
 
-use crate::options::VerifyKind;
+use crate::options::{VerifyKind, name_of};
 
 /// What a block was, or should have been, written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +60,7 @@ pub(super) enum Cause {
         "has no verify header: expected magic {expected:#018x}, got {got:#018x}; was it written with --verify?"
     )]
     Magic { expected: u64, got: u64 },
-    #[error("was written with --verify={0}, not with --verify={1}; use --verify={0}", name(*got), name(*expected))]
+    #[error("was written with --verify={0}, not with --verify={1}; use --verify={0}", name_of(*got), name_of(*expected))]
     Kind { expected: VerifyKind, got: VerifyKind },
     #[error("is corrupt: its header has no kind of checksum")]
     NoKind,
@@ -70,7 +69,7 @@ pub(super) enum Cause {
          --verify_interval={got} where blocks were longer"
     )]
     Length { expected: usize, got: u32 },
-    #[error("is corrupt: {} expected {}, got {}", name(*kind), Hex(*kind, expected), Hex(*kind, got))]
+    #[error("is corrupt: {} expected {}, got {}", name_of(*kind), Hex(*kind, expected), Hex(*kind, got))]
     Checksum { kind: VerifyKind, expected: [u8; 16], got: [u8; 16] },
     #[error("is another one: it was written for offset {got}")]
     Offset { got: u64 },
@@ -81,11 +80,6 @@ pub(super) enum Cause {
     Writer { expected: Writer, got: Writer },
     #[error("is not the pattern: byte {at} expected {expected:#04x}, got {got:#04x}")]
     Byte { at: usize, expected: u8, got: u8 },
-}
-
-/// Returns fio's name of a kind.
-fn name(kind: VerifyKind) -> String {
-    kind.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Formats a checksum as usual for its kind.

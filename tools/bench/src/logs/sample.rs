@@ -21,5 +21,5 @@ pub(crate) struct IoSample {
 
 /// Returns a time in nanoseconds.
 pub(super) fn nanoseconds(time: Duration) -> u64 {
-    time.as_secs() * 1_000_000_000 + u64::from(time.subsec_nanos())
+    time.as_nanos() as u64
 }

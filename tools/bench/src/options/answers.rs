@@ -2,11 +2,13 @@
 
 use std::fmt::Write;
 
-use super::RunOptions;
+use clap::ValueEnum;
+
 use super::others;
 use super::table::{self, OptionSpec};
 use super::workload;
 use super::written::canonical;
+use super::{Engine, RunOptions};
 use crate::failure::{Failure, Result};
 
 /// Returns the answer, or `None` if the command line asks for a run.
@@ -48,12 +50,16 @@ fn explained(spec: &OptionSpec) -> String {
 
 fn about_engine(name: &str) -> Result<String> {
     if name.is_empty() {
-        let names: Vec<String> =
-            workload::engines().map(|(name, path)| format!("\t{name} ({path}:)\n")).collect();
-        return Ok(format!("Available IO engines:\n{}", names.concat()));
+        let engines = Engine::value_variants().iter().filter_map(Engine::to_possible_value);
+        let names = engines.zip(Engine::value_variants()).flat_map(|(known, engine)| {
+            let line = |name| format!("\t{name} ({}:)\n", engine.path().kind());
+            known.get_name_and_aliases().map(line).collect::<Vec<_>>()
+        });
+        return Ok(format!("Available IO engines:\n{}", names.collect::<String>()));
     }
-    workload::engine(name).map_err(|why| Failure::usage(format!("--enghelp={name}: {why}")))?;
-    let path = workload::engines().find(|(known, _)| *known == name).map_or("", |(_, path)| path);
+    let engine =
+        workload::engine(name).map_err(|why| Failure::usage(format!("--enghelp={name}: {why}")))?;
+    let path = engine.path().kind();
     Ok(format!(
         "{name}: opens a plain path like the target {path}:; it has no options of its own\n"
     ))

@@ -132,8 +132,16 @@ pub(crate) fn word<T: Copy>(text: &str, words: &[(&str, T)]) -> Parsed<T> {
 pub(crate) fn choice<T: ValueEnum>(text: &str) -> Parsed<T> {
     T::from_str(text, false).map_err(|_| {
         let values: Vec<_> = T::value_variants().iter().filter_map(T::to_possible_value).collect();
-        no_such(text, &values.iter().map(PossibleValue::get_name).collect::<Vec<_>>())
+        no_such(
+            text,
+            &values.iter().flat_map(PossibleValue::get_name_and_aliases).collect::<Vec<_>>(),
+        )
     })
+}
+
+/// Returns the name that [`choice`] parses to a variant.
+pub(crate) fn name_of<T: ValueEnum>(value: T) -> String {
+    value.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default()
 }
 
 /// Returns the message for a word that is not one of `names`.

@@ -32,6 +32,7 @@ pub(crate) mod written;
 
 pub(crate) use check::writes;
 pub use command_line::BenchArgs;
+pub(crate) use grammar::{name_of, numbers};
 pub(crate) use job::*;
 pub use job::{JobOptions, Section};
 pub(crate) use request::RANDSEED;

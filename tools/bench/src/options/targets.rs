@@ -166,13 +166,8 @@ fn target(job: &JobOptions, name: &str) -> Result<Target> {
 
 /// Returns the kernel path for the job's engine.
 fn kernel(job: &JobOptions, file: &Path) -> KernelTarget {
-    let (path, file) = match job.files.ioengine {
-        Engine::Psync => (KernelPath::Psync, file),
-        Engine::Uring => (KernelPath::Uring, file),
-        Engine::UringCmd => (KernelPath::UringCmd, file),
-        Engine::Mmap => (KernelPath::Mmap, file),
-        Engine::Null => (KernelPath::Null, Path::new("")),
-    };
+    let path = job.files.ioengine.path();
+    let file = if path == KernelPath::Null { Path::new("") } else { file };
     let is_uring = matches!(path, KernelPath::Uring | KernelPath::UringCmd);
     let usual = KernelTarget::new(path, file);
     KernelTarget {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use adit_driver::KernelPath;
 use adit_load::Pattern;
 use clap::ValueEnum;
 
@@ -78,19 +79,36 @@ impl BlockSizes {
 }
 
 /// `ioengine`, for the supported paths.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Engine {
-    /// pread and pwrite: `psync:`; also for `sync`, `vsync`, `pvsync` and `pvsync2`.
+    /// pread and pwrite.
     #[default]
+    #[value(aliases = ["sync", "vsync", "pvsync", "pvsync2"])]
     Psync,
-    /// `uring:`; also for `libaio` and `posixaio`.
+    /// io_uring.
+    #[value(name = "io_uring", aliases = ["libaio", "posixaio"])]
     Uring,
-    /// `uring-cmd:`.
+    /// NVMe commands over io_uring.
+    #[value(name = "io_uring_cmd")]
     UringCmd,
-    /// `mmap:`.
+    /// A mapping of the file.
     Mmap,
-    /// `null:`.
+    /// No I/O at all.
+    #[value(alias = "cpp_null")]
     Null,
+}
+
+impl Engine {
+    /// Returns the path that opens a plain file name.
+    pub(crate) fn path(self) -> KernelPath {
+        match self {
+            Engine::Psync => KernelPath::Psync,
+            Engine::Uring => KernelPath::Uring,
+            Engine::UringCmd => KernelPath::UringCmd,
+            Engine::Mmap => KernelPath::Mmap,
+            Engine::Null => KernelPath::Null,
+        }
+    }
 }
 
 /// `file_service_type`: how the next of several files is chosen.
@@ -179,7 +197,8 @@ pub(crate) struct SteadyState {
 }
 
 /// The measure that must become steady.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "snake_case")]
 pub(crate) enum SteadyOf {
     /// IOPS stay near their mean.
     Iops,
@@ -187,8 +206,10 @@ pub(crate) enum SteadyOf {
     #[default]
     IopsSlope,
     /// Bandwidth stays near its mean.
+    #[value(name = "bw")]
     Bandwidth,
     /// The slope of bandwidth is small.
+    #[value(name = "bw_slope")]
     BandwidthSlope,
 }
 

@@ -2,7 +2,7 @@
 
 use adit_load::Distribution;
 
-use super::grammar::{Parsed, fraction, nearest, no_such, percent, whole};
+use super::grammar::{Parsed, choice, fraction, no_such, percent, whole};
 use super::rows::rows;
 use super::{BlockSizes, Engine, SteadyOf, SteadyState, Workload};
 use crate::units::KbBase;
@@ -220,41 +220,8 @@ fn filled(shares: &[Option<f64>]) -> Parsed<Vec<f64>> {
     Ok(shares.iter().map(|share| share.unwrap_or(left / blanks as f64)).collect())
 }
 
-/// fio's engines with a supported path.
-const ENGINES: [(&str, Engine); 12] = [
-    ("psync", Engine::Psync),
-    ("sync", Engine::Psync),
-    ("vsync", Engine::Psync),
-    ("pvsync", Engine::Psync),
-    ("pvsync2", Engine::Psync),
-    ("libaio", Engine::Uring),
-    ("posixaio", Engine::Uring),
-    ("io_uring", Engine::Uring),
-    ("io_uring_cmd", Engine::UringCmd),
-    ("mmap", Engine::Mmap),
-    ("null", Engine::Null),
-    ("cpp_null", Engine::Null),
-];
-
-/// Returns the supported engines, each with its target scheme.
-pub(crate) fn engines() -> impl Iterator<Item = (&'static str, &'static str)> {
-    ENGINES.iter().map(|(name, engine)| {
-        let scheme = match engine {
-            Engine::Psync => "psync",
-            Engine::Uring => "uring",
-            Engine::UringCmd => "uring-cmd",
-            Engine::Mmap => "mmap",
-            Engine::Null => "null",
-        };
-        (*name, scheme)
-    })
-}
-
 /// Parses `ioengine`.
 pub(crate) fn engine(text: &str) -> Parsed<Engine> {
-    if let Some((_, engine)) = ENGINES.iter().find(|(name, _)| *name == text) {
-        return Ok(*engine);
-    }
     if text.starts_with("external") || text.contains('/') || text.starts_with("spdk") {
         return Err(format!(
             "'{text}' is a plugin of fio; name the device as in filename=vfio:0000:01:00.0 instead"
@@ -266,28 +233,13 @@ pub(crate) fn engine(text: &str) -> Parsed<Engine> {
     {
         return Err(format!("there is no engine '{text}' here; {instead}"));
     }
-    let names = ENGINES.iter().map(|(name, _)| *name);
-    Err(match nearest(text, names.clone()) {
-        Some(meant) => format!("there is no engine '{text}'; did you mean '{meant}'?"),
-        None => format!(
-            "there is no engine '{text}'; it is one of {}",
-            names.collect::<Vec<_>>().join(", ")
-        ),
-    })
+    choice(text)
 }
 
 /// Parses `steadystate`, as in `iops_slope:0.1%`; leaves the related options unchanged.
 pub(crate) fn steady_state(text: &str, steady: &mut SteadyState) -> Parsed<()> {
     let (name, limit) = text.split_once(':').unwrap_or((text, ""));
-    let of = super::grammar::word(
-        name,
-        &[
-            ("iops", SteadyOf::Iops),
-            ("iops_slope", SteadyOf::IopsSlope),
-            ("bw", SteadyOf::Bandwidth),
-            ("bw_slope", SteadyOf::BandwidthSlope),
-        ],
-    )?;
+    let of = choice(name)?;
     if limit.is_empty() {
         return Err(format!("'{text}' has no limit; write it as in {name}:0.1%"));
     }

@@ -2,7 +2,7 @@
 
 use super::figures::VERSION;
 use crate::human::bytes;
-use crate::options::{Engine, JobOptions, Request, Workload, targets};
+use crate::options::{JobOptions, Request, Workload, name_of, targets};
 use crate::way::Way;
 
 /// Formats fio's lines before the run: one per job, the version, and the number of threads.
@@ -59,7 +59,7 @@ fn path(job: &JobOptions, request: &Request) -> String {
     };
     let mut schemes: Vec<&str> = names.iter().filter_map(|name| scheme(name)).collect();
     schemes.dedup();
-    if schemes.is_empty() { engine(job.files.ioengine).to_owned() } else { schemes.join("+") }
+    if schemes.is_empty() { name_of(job.files.ioengine) } else { schemes.join("+") }
 }
 
 fn scheme(target: &str) -> Option<&str> {
@@ -67,20 +67,10 @@ fn scheme(target: &str) -> Option<&str> {
     targets::is_target(target).then_some(scheme)
 }
 
-fn engine(engine: Engine) -> &'static str {
-    match engine {
-        Engine::Psync => "psync",
-        Engine::Uring => "io_uring",
-        Engine::UringCmd => "io_uring_cmd",
-        Engine::Mmap => "mmap",
-        Engine::Null => "null",
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::{RunOptions, Section};
+    use crate::options::{Engine, RunOptions, Section};
 
     fn request(job: JobOptions) -> Request {
         let section = Section { job, given: Vec::new() };

@@ -10,7 +10,7 @@ use super::figures::{
 };
 use super::{date, layout, ours};
 use crate::errors::Tolerance;
-use crate::options::{JobOptions, SteadyOf, SteadyState};
+use crate::options::{JobOptions, SteadyState, name_of};
 use crate::outcome::{DiskOutcome, JobOutcome, RunOutcome, SteadyOutcome, WayOutcome};
 use adit_load::Latency;
 
@@ -198,12 +198,7 @@ fn targets(job: &JobOutcome) -> Value {
 }
 
 fn steadystate(asked: &SteadyState, steady: &SteadyOutcome) -> Value {
-    let of = match asked.of {
-        SteadyOf::Iops => "iops",
-        SteadyOf::IopsSlope => "iops_slope",
-        SteadyOf::Bandwidth => "bw",
-        SteadyOf::BandwidthSlope => "bw_slope",
-    };
+    let of = name_of(asked.of);
     let unit = if asked.in_percent { "%" } else { "" };
     json!({
         "ss": format!("{of}:{:.6}{unit}", asked.limit),

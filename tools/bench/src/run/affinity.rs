@@ -4,7 +4,7 @@ use nix::sched::{CpuSet, sched_setaffinity};
 use nix::unistd::Pid;
 
 use crate::failure::{Failure, Result};
-use crate::options::{CpusPolicy, JobOptions};
+use crate::options::{CpusPolicy, JobOptions, numbers};
 
 /// Returns the cores thread `number` of a job may use; `None` if the job does not restrict them.
 ///
@@ -31,13 +31,12 @@ fn of_node(node: usize) -> Result<Vec<usize>> {
     let list = std::fs::read_to_string(&path).map_err(|error| {
         Failure::usage(format!("numa_cpu_nodes={node}: {path}: {error}; 'lscpu' lists the nodes"))
     })?;
-    Ok(list.trim().split(',').filter_map(range).flatten().collect())
-}
-
-/// Parses `3` or `0-7`.
-fn range(text: &str) -> Option<std::ops::RangeInclusive<usize>> {
-    let (first, last) = text.split_once('-').unwrap_or((text, text));
-    Some(first.parse().ok()?..=last.parse().ok()?)
+    // A node may have memory only.
+    if list.trim().is_empty() {
+        Ok(Vec::new())
+    } else {
+        numbers(list.trim(), "cores").map_err(Failure::failed)
+    }
 }
 
 /// Pins the calling thread to these cores.

@@ -104,19 +104,12 @@ fn describe(controller: &Controller, event: Event) -> Option<String> {
     })
 }
 
-/// Describes all bits of a critical warning.
+/// Describes a critical warning.
 fn told(warning: CriticalWarning) -> String {
-    let texts = [
-        (warning.spare_below_threshold(), "available spare is below its threshold"),
-        (warning.temperature(), "a temperature is past its threshold"),
-        (warning.reliability_degraded(), "reliability is degraded"),
-        (warning.read_only(), "all media are read only"),
-        (warning.backup_failed(), "the backup of the volatile memory has failed"),
-        (warning.pmr_unreliable(), "the persistent memory region is unreliable"),
-    ];
-    let said: Vec<&str> =
-        texts.iter().filter(|(is_set, _)| *is_set).map(|(_, text)| *text).collect();
-    if said.is_empty() { "no critical warning any more".to_owned() } else { said.join(", ") }
+    match warning.0 {
+        0 => "no critical warning any more".to_owned(),
+        _ => warning.names().collect::<Vec<_>>().join(", "),
+    }
 }
 
 #[cfg(test)]
@@ -126,7 +119,10 @@ mod tests {
     #[test]
     fn a_warning_says_everything_that_is_wrong() {
         let both = CriticalWarning(1 << 2 | 1 << 3);
-        assert_eq!(told(both), "reliability is degraded, all media are read only");
+        assert_eq!(
+            told(both),
+            "The NVM subsystem's reliability is degraded, All media are read only"
+        );
         assert_eq!(told(CriticalWarning(0)), "no critical warning any more");
     }
 

@@ -21,25 +21,7 @@ pub(super) struct Checks {
 }
 
 /// The remaining reads of a verify phase.
-pub(super) enum ToVerify {
-    /// All writes of a pass, except those an interrupted run had in flight.
-    Pass(Box<dyn Iterator<Item = Step> + Send>, Vec<u64>),
-    /// The most recent writes.
-    Backlog(std::vec::IntoIter<Step>),
-}
-
-impl Iterator for ToVerify {
-    type Item = Step;
-
-    fn next(&mut self) -> Option<Step> {
-        match self {
-            ToVerify::Pass(written, unknown) => {
-                written.find(|step| !unknown.contains(&step.number))
-            }
-            ToVerify::Backlog(steps) => steps.next(),
-        }
-    }
-}
+pub(super) type ToVerify = Box<dyn Iterator<Item = Step> + Send>;
 
 /// Returns how many writes are checked together; 0 for a whole pass.
 pub(super) fn backlog_of(options: &JobOptions) -> usize {

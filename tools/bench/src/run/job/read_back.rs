@@ -29,12 +29,12 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Starts reading back the pass, or its unchecked part.
     pub(super) fn read_back_pass(&mut self) {
-        let steps = if self.checks.backlog_max > 0 {
+        let steps: ToVerify = if self.checks.backlog_max > 0 {
             let mut steps: Vec<Step> = self.checks.backlog.drain(..).collect();
             steps.retain(|step| self.set.steps.is_intact(step));
-            ToVerify::Backlog(steps.into_iter())
+            Box::new(steps.into_iter())
         } else {
-            ToVerify::Pass(Box::new(self.set.steps.written()), Vec::new())
+            Box::new(self.set.steps.written())
         };
         self.read_back(steps);
     }
@@ -57,7 +57,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
                 Vec::new()
             }
         };
-        self.read_back(ToVerify::Pass(Box::new(self.set.steps.written()), unknown));
+        // An interrupted run may have written what it had in flight, or not.
+        let written = self.set.steps.written();
+        self.read_back(Box::new(written.filter(move |step| !unknown.contains(&step.number))));
     }
 
     /// Takes all steps to the end of the job without I/O; if only time ends the job, those of the first pass.

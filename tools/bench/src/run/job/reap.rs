@@ -6,6 +6,7 @@ use adit_driver::{CommandError, Time};
 use super::counted::{AlikeIos, Cycle, Latencies, ns};
 use super::work::{Flight, Owned, What};
 use super::{Job, TICK};
+use crate::errors::{EIO, ETIMEDOUT};
 use crate::logs::IoSample;
 use crate::run::cpu::Cpu;
 use crate::way::{PerWay, Way};
@@ -17,8 +18,6 @@ const IDLE_POLLS: u32 = 16;
 const SAMPLE_BATCHES: u64 = 64;
 /// Interval between computations of the 99th percentile, which are slow.
 const PERCENTILE_EVERY_NS: u64 = 500_000_000;
-/// The errno of an I/O that exceeded `max_latency`.
-const ETIMEDOUT: i32 = 110;
 
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Reaps finished I/Os. Returns false once there is nothing left to wait for.
@@ -282,26 +281,14 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
                 per_second(counted[way].0 - before[way].0),
                 per_second(counted[way].1 - before[way].1),
             );
-            let too_slow = [
-                (
-                    "rate_min",
-                    "bytes/s",
-                    self.options.rates.rate_min[way].filter(|least| bytes < *least),
-                    bytes,
-                ),
-                (
-                    "rate_iops_min",
-                    "IOPS",
-                    self.options.rates.rate_iops_min[way].filter(|least| ios < *least),
-                    ios,
-                ),
-            ];
-            for (option, unit, least, got) in too_slow {
-                if let Some(least) = least {
-                    self.fail(
-                        super::EIO,
-                        format!("{option}={least}: {} reached {got} {unit}", way.name()),
-                    );
+            let rates = &self.options.rates;
+            for (option, unit, least, got) in [
+                ("rate_min", "bytes/s", rates.rate_min[way], bytes),
+                ("rate_iops_min", "IOPS", rates.rate_iops_min[way], ios),
+            ] {
+                if let Some(least) = least.filter(|least| got < *least) {
+                    let way = way.name();
+                    self.fail(EIO, format!("{option}={least}: {way} reached {got} {unit}"));
                 }
             }
         }

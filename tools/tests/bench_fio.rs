@@ -355,17 +355,11 @@ fn seeds_are_printed_for_each_thread() {
 }
 
 #[test]
-fn questions_are_answered_without_a_run() {
+fn the_version_is_told_without_a_run() {
     let scratch = Scratch::new("answers");
     assert!(scratch.told("--version").starts_with("adit-"));
-    assert!(scratch.told("--cmdhelp").lines().count() > 100);
-    assert!(scratch.told("--cmdhelp=bs").contains("blocksize"));
-    assert!(scratch.told("--cmdhelp=nice").contains("Ignored with a warning"));
-    assert!(scratch.told("--cmdhelp=gid").contains("adit does not: start the whole run"));
-    assert!(scratch.told("--enghelp").contains("libaio (uring:)"));
-    assert!(scratch.told("--enghelp=libaio").contains("uring:"));
-    for (unknown, meant) in [("--cmdhelp=iodetph", "iodepth"), ("--enghelp=libaoi", "libaio")] {
-        let output = scratch.bench(unknown);
+    for (absent, meant) in [("--cmdhelp=bs", "--help"), ("--ioengine=libaoi", "libaio")] {
+        let output = scratch.bench(absent);
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.code() == Some(2) && said.contains(meant), "{said}");
     }

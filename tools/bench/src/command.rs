@@ -43,8 +43,8 @@ pub fn command(command: &BenchCommand) -> Result<()> {
 }
 
 fn jobs(args: &BenchArgs) -> Result<()> {
-    if let Some(answer) = args.answer()? {
-        return Output::Standard.write(&answer);
+    if args.asks_version() {
+        return Output::Standard.write(concat!("adit-", env!("CARGO_PKG_VERSION"), "\n"));
     }
     // Standard input may be a job file, which is read once.
     if args.shows_command() {

@@ -15,7 +15,7 @@ use crate::whole_file::WholeFile;
 use crate::workload::JobRegion;
 
 /// The version written; others are refused.
-const VERSION: u32 = 2;
+const VERSION: u32 = 3;
 
 /// The progress of one thread of a job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -155,7 +155,6 @@ fn options_of(job: &JobOptions, files: &[JobRegion]) -> Vec<(String, String)> {
         ("offset", of_files(|region| region.start)),
         ("size", of_files(|region| region.bytes)),
         ("rw", workload_text(job)),
-        ("rw_sequencer", format!("{:?}", job.rw_sequencer)),
         ("rwmixread", job.rwmixread.to_string()),
         ("bs", sizes.join(",")),
         ("blockalign", format!("{:?}", job.random.blockalign.0)),

@@ -140,9 +140,6 @@ fn verification(job: &JobOptions) -> Result<(), String> {
     refuse(verify.kind == VerifyKind::Pattern && verify.pattern.is_none(), || {
         "verify=pattern needs a verify_pattern; give verify_pattern=0xdeadbeef".into()
     })?;
-    refuse(verify.backlog_batch.is_some() && verify.backlog.is_none(), || {
-        "verify_backlog_batch needs a verify_backlog; give both".into()
-    })?;
     let shortest = if job.rw.writes { job.bs.0[1].min() } else { job.bs.0[0].min() };
     let has_header = verify.kind != VerifyKind::Pattern;
     refuse(has_header && shortest < HEADER_BYTES, || {
@@ -198,10 +195,6 @@ mod tests {
             (&[("rw", "write"), ("verify", "pattern")], "give verify_pattern"),
             (&[("rw", "randtrim"), ("verify", "md5")], "without trims"),
             (&[("rw", "write"), ("verify", "md5"), ("bs", "64")], "header of 80 bytes"),
-            (
-                &[("rw", "write"), ("verify", "md5"), ("verify_backlog_batch", "8")],
-                "needs a verify_backlog",
-            ),
         ];
         for (options, expected) in cases {
             let said = refusal(options).unwrap_or_else(|| panic!("{options:?} was taken"));

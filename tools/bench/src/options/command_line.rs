@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
 
-use super::answers;
 use super::defaults::NAME;
 use super::job::Section;
 use super::jobfile::{self, Surroundings, keywords};
@@ -90,12 +89,9 @@ impl BenchArgs {
         Ok(request)
     }
 
-    /// Returns the answer to a query such as the version or help.
-    ///
-    /// # Errors
-    /// When there is no option or engine of that name.
-    pub(crate) fn answer(&self) -> Result<Option<String>> {
-        answers::answer(&self.run)
+    /// Returns whether only the version is asked for.
+    pub(crate) fn asks_version(&self) -> bool {
+        self.run.version
     }
 
     /// Returns whether the jobs are shown as a command line, not run.

@@ -74,7 +74,6 @@ mod tests {
             ("overwrite", "0"),
             ("cpus_allowed_policy", "shared"),
             ("rw", "read"),
-            ("rw_sequencer", "sequential"),
             ("bs", "4k"),
             ("random_distribution", "random"),
             ("percentage_random", "100"),

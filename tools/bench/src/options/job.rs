@@ -31,8 +31,6 @@ pub struct JobOptions {
     pub(crate) description: Option<String>,
     pub(crate) files: FileOptions,
     pub(crate) rw: Workload,
-    /// `rw_sequencer`: what `rw=randread:8` repeats.
-    pub(crate) rw_sequencer: Sequencer,
     /// `rwmixread`: percentage of reads in a mixed workload.
     pub(crate) rwmixread: u8,
     /// `bs`, `bsrange`, `bssplit`.

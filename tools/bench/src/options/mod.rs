@@ -5,7 +5,6 @@
 //! command line, its help and its completions, and `set` parses its value. This module opens no device.
 
 mod again;
-mod answers;
 mod check;
 pub(crate) mod command_line;
 mod defaults;

@@ -102,14 +102,6 @@ pub struct RunOptions {
     #[arg(long)]
     pub(crate) version: bool,
 
-    /// Explains an option, or lists all, and runs nothing
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "all", value_name = "NAME")]
-    pub(crate) cmdhelp: Option<String>,
-
-    /// Explains which path an ioengine selects, or lists all, and runs nothing
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "", value_name = "ENGINE")]
-    pub(crate) enghelp: Option<String>,
-
     /// Runs only the sections of this name; may be given several times
     #[arg(long, value_name = "NAME")]
     pub(crate) section: Vec<String>,

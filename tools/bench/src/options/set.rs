@@ -142,7 +142,6 @@ const OTHERS: &[(&str, Setter)] = &[
     ("cpus_allowed_policy", |it, text| put(&mut it.job.cpus.cpus_allowed_policy, choice(text))),
     ("numa_cpu_nodes", |it, text| put(&mut it.job.cpus.numa_cpu_nodes, numa_nodes(text))),
     ("rw", |it, text| put(&mut it.job.rw, workload::rw(text, it.kb_base))),
-    ("rw_sequencer", |it, text| put(&mut it.job.rw_sequencer, choice(text))),
     ("rwmixread", |it, text| some(&mut it.mix_read, percent(text))),
     ("rwmixwrite", |it, text| some(&mut it.mix_write, percent(text))),
     ("bs", |it, text| per_way(text, &mut it.job.bs, |part| workload::block(part, it.kb_base))),
@@ -238,7 +237,6 @@ const OTHERS: &[(&str, Setter)] = &[
         Ok(())
     }),
     ("verify_backlog", |it, text| put(&mut it.verify.backlog, count(text, it.kb_base))),
-    ("verify_backlog_batch", |it, text| put(&mut it.verify.backlog_batch, count(text, it.kb_base))),
     ("verify_interval", |it, text| {
         some(&mut it.verify.interval, within(text, it.kb_base, 80, 1 << 30))
     }),

@@ -30,16 +30,6 @@ impl Workload {
     }
 }
 
-/// `rw_sequencer`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Sequencer {
-    /// I/Os between two random places continue sequentially.
-    #[default]
-    Sequential,
-    /// I/Os between two random places repeat the same place.
-    Identical,
-}
-
 /// `bs` and related options, for one way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BlockSizes {
@@ -254,8 +244,6 @@ pub(crate) struct VerifyOptions {
     pub(crate) fatal: bool,
     /// Reads back after this many writes instead of at the end (`verify_backlog`).
     pub(crate) backlog: Option<u64>,
-    /// How many blocks to read back at a time (`verify_backlog_batch`).
-    pub(crate) backlog_batch: Option<u64>,
     /// Bytes per header (`verify_interval`); the block size by default.
     pub(crate) interval: Option<u64>,
     /// `verify_pattern`.

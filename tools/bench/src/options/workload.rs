@@ -364,6 +364,7 @@ mod tests {
             assert!(refused.contains("operations are not measured"), "{refused}");
         }
         assert!(engine("io_urin").expect_err("slip").contains("'io_uring'"));
+        assert!(engine("libaoi").expect_err("slip").contains("'libaio'"));
         assert!(engine("external:/x/spdk_nvme").expect_err("a plugin").contains("filename=vfio:"));
     }
 

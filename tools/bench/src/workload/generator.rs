@@ -48,8 +48,6 @@ pub(crate) struct Generator {
     pub(super) random_percent: PerWay<u8>,
     /// I/Os per random place.
     pub(super) run: u64,
-    /// Whether they all repeat that place.
-    pub(super) is_identical: bool,
     pub(super) may_overlap: bool,
     pub(super) places: Places,
     /// Present if steps overlap and writes are verified.
@@ -64,8 +62,6 @@ pub(crate) struct Generator {
     pub(super) run_left: u64,
     /// The end of each way's last I/O, from the start of the region.
     pub(super) ends: PerWay<u64>,
-    /// Each way's offset in the current run, if I/Os are identical.
-    pub(super) repeated: PerWay<Option<u64>>,
     /// The trimmed place to write next.
     pub(super) trimmed: Option<Span>,
 }
@@ -134,23 +130,7 @@ impl Generator {
 
     #[inline]
     fn place_for(&mut self, way: Way) -> Option<Span> {
-        if self.run == 1 {
-            return self.new_place(way, false);
-        }
-        let goes_on = self.run_goes_on();
-        if !self.is_identical {
-            return self.new_place(way, goes_on);
-        }
-        if let Some(offset) = self.repeated[way].filter(|_| goes_on) {
-            return self.places.again(offset, self.streams.wish(way, &self.sizes, self.position));
-        }
-        let span = self.new_place(way, false);
-        self.repeated[way] = span.map(|span| span.offset);
-        span
-    }
-
-    #[inline]
-    fn new_place(&mut self, way: Way, goes_on: bool) -> Option<Span> {
+        let goes_on = self.run > 1 && self.run_goes_on();
         let wish = self.streams.wish(way, &self.sizes, self.position);
         match self.random_percent[way] {
             100 if !goes_on => self.places.random(wish),
@@ -179,7 +159,6 @@ impl Generator {
         self.moved = 0;
         self.run_left = 0;
         self.ends = PerWay::all(self.places.first_end());
-        self.repeated = PerWay::all(None);
         self.trimmed = None;
         self.places.restart(self.seed, pass);
     }

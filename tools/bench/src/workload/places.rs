@@ -142,16 +142,6 @@ impl Places {
         }
     }
 
-    /// Returns a random place's offset once more, at a size of its own.
-    #[inline]
-    pub(super) fn again(&self, offset: u64, wish: Wish<'_>) -> Option<Span> {
-        match self {
-            Places::InOrder { room, .. }
-            | Places::Once { room, .. }
-            | Places::Drawn { room, .. } => wish.within(offset, *room),
-        }
-    }
-
     /// Returns the place after `end`, where the way's last I/O ended; `None` after the last.
     #[inline]
     pub(super) fn after(&mut self, end: u64, wish: Wish<'_>) -> Option<Span> {

@@ -7,7 +7,7 @@ use super::latest::Latest;
 use super::places::{Blocks, Drawn, Left, Places};
 use super::sizes::{Sizes, gcd};
 use super::ways::Ways;
-use crate::options::{JobOptions, Sequencer};
+use crate::options::JobOptions;
 use crate::way::{PerWay, Way};
 
 impl Generator {
@@ -24,7 +24,6 @@ impl Generator {
         let plan = Plan::new(job, region, u64::from(lba_bytes))?;
         let places = plan.places(seed)?;
         let run = if job.rw.random { job.rw.step.max(1) as u64 } else { 1 };
-        let is_identical = job.rw_sequencer == Sequencer::Identical;
         let overlaps = match &places {
             Places::InOrder { step, .. } => *step != 0,
             Places::Once { .. } => run > 1 || !plan.is_all_random(),
@@ -46,7 +45,6 @@ impl Generator {
                 PerWay::all(0)
             },
             run,
-            is_identical,
             may_overlap: changes && (overlaps || plan.ways == Ways::TrimThenWrite),
             sizes: plan.sizes,
             places,
@@ -57,7 +55,6 @@ impl Generator {
             moved: 0,
             run_left: 0,
             ends: PerWay::all(0),
-            repeated: PerWay::all(None),
             trimmed: None,
         };
         generator.start_pass(0);

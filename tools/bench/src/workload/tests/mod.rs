@@ -8,7 +8,7 @@ use proptest::prelude::*;
 
 use super::generator::Generator;
 use super::*;
-use crate::options::{BlockSizes, JobOptions, RandomOptions, Sequencer, VerifyKind};
+use crate::options::{BlockSizes, JobOptions, RandomOptions, VerifyKind};
 use crate::way::{PerWay, Way};
 use adit_load::Distribution;
 use sample::{job, verify, workload};
@@ -73,7 +73,7 @@ prop_compose! {
         sizes in [any_sizes(), any_sizes()],
         distribution in any_distribution(),
         align in prop_oneof![3 => Just(None), 1 => Just(Some(2048u64))],
-        (norandommap, lfsr, identical) in any::<(bool, bool, bool)>(),
+        (norandommap, lfsr) in any::<(bool, bool)>(),
         random_percent in prop_oneof![Just(100u8), Just(0), Just(60)],
         rwmixread in 0u8..=100,
     ) -> JobOptions {
@@ -85,7 +85,6 @@ prop_compose! {
         job.random.blockalign = PerWay::all(align);
         job.random.norandommap = norandommap;
         job.random.is_lfsr = lfsr;
-        job.rw_sequencer = if identical { Sequencer::Identical } else { Sequencer::Sequential };
         job.random.percentage_random = PerWay::all(random_percent);
         job.rwmixread = rwmixread;
         job
@@ -231,20 +230,6 @@ fn random_blocks_of_several_sizes_are_as_long_as_fios() {
 }
 
 #[test]
-fn identical_places_come_at_sizes_of_their_own() {
-    // fio --rw=randread:8 --rw_sequencer=identical --bssplit=4k/50:64k/50: 34,398 and 34,378.
-    let mut job = JobOptions {
-        bs: PerWay::all(BlockSizes::Split(vec![(4096, 50), (65536, 50)])),
-        rw_sequencer: Sequencer::Identical,
-        verify: None,
-        ..of("randread")
-    };
-    job.rw.step = 8;
-    let (_, mean) = pass_of(&job, Way::Read);
-    assert!((mean / 34_388.0 - 1.0).abs() < 0.02, "{mean}");
-}
-
-#[test]
 fn a_way_of_one_size_never_gets_a_shorter_block() {
     // fio --rw=randrw --bs=4k,128k --rwmixread=70
     let sizes = [4096, 131_072, 4096].map(BlockSizes::Fixed);
@@ -322,7 +307,7 @@ fn a_negative_step_goes_backwards_from_the_end() {
 }
 
 #[test]
-fn a_run_goes_on_sequentially_or_stays() {
+fn a_run_goes_on_sequentially() {
     let mut job = of("randread");
     job.rw.step = 4;
     job.random.norandommap = true;
@@ -333,10 +318,6 @@ fn a_run_goes_on_sequentially_or_stays() {
     assert_eq!(first[..4], [0, 1, 2, 3].map(|i| first[0] + i));
     assert_eq!(first[4..], [0, 1, 2, 3].map(|i| first[4] + i));
     assert_ne!(first[4], first[0] + 4);
-    job.rw_sequencer = Sequencer::Identical;
-    let identical = offsets(&mut Generator::new(&job, REGION, LBA, 7).expect("a plan"));
-    assert!(identical.chunks(4).all(|run| run.iter().all(|offset| *offset == run[0])));
-    assert_eq!(identical.len(), 16);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Args, Subcommand};
 
-use super::options::{BenchArgs, Eta, OutputFormat, Request};
+use super::options::{BenchArgs, OutputFormat, Request};
 use super::outcome::RunOutcome;
 use super::side::{self, Bench, CompareArgs, ReportArgs};
 use super::{report, run};
@@ -102,7 +102,7 @@ fn side_by_side(request: &Request, interrupt: &Interrupt, output: &mut Output) -
             "--output-format=terse has no form for several runs; use normal or json",
         ));
     }
-    let shows = shows_progress(request);
+    let shows = request.run.eta.is_shown(io::stderr().is_terminal());
     let comparison = side::run(
         request,
         &mut Bench {
@@ -128,14 +128,6 @@ fn side_by_side(request: &Request, interrupt: &Interrupt, output: &mut Output) -
         Some(failure) => Err(failure),
         None if comparison.interrupted => Err(Failure::interrupted()),
         None => Ok(()),
-    }
-}
-
-fn shows_progress(request: &Request) -> bool {
-    match request.run.eta {
-        Eta::Always => true,
-        Eta::Never => false,
-        Eta::Auto => io::stderr().is_terminal(),
     }
 }
 

@@ -152,7 +152,8 @@ impl Levels {
     }
 }
 
-fn percent(part: u64, whole: u64) -> f64 {
+/// Returns a part of a whole in percent; 0 if the whole is 0.
+pub(crate) fn percent(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 

@@ -68,17 +68,23 @@ impl JobLogs {
         thread: u32,
         start_unix_ms: u64,
     ) -> Result<Option<JobLogs>> {
-        let place = LogNames { options, thread };
-        let files = LogFiles::open(&place, if options.unix_epoch { start_unix_ms } else { 0 })?;
-        let histogram = match (&options.hist, options.hist_every.is_zero()) {
-            (Some(prefix), false) => Some(HistogramLog::new(
-                place.open(prefix, "clat_hist")?,
-                options.hist_every,
-                options.hist_coarseness,
-                files.epoch_ms,
-            )),
-            _ => None,
+        let open = |prefix: Option<&PathBuf>, kind| {
+            let file = |prefix: &PathBuf| path(options, prefix, kind, thread);
+            prefix.map(|prefix| LogFile::open(file(prefix), options.shared)).transpose()
         };
+        let lat = |kind| open(options.lat.as_ref(), kind);
+        let files = LogFiles {
+            bw: open(options.bw.as_ref(), "bw")?,
+            iops: open(options.iops.as_ref(), "iops")?,
+            lats: [lat("slat")?, lat("clat")?, lat("lat")?],
+            wanted: options.bw.is_some() || options.iops.is_some() || options.lat.is_some(),
+            epoch_ms: if options.unix_epoch { start_unix_ms } else { 0 },
+            options: options.clone(),
+        };
+        let hist = options.hist.as_ref().filter(|_| !options.hist_every.is_zero());
+        let (every, coarseness) = (options.hist_every, options.hist_coarseness);
+        let histogram = open(hist, "clat_hist")?
+            .map(|file| HistogramLog::new(file, every, coarseness, files.epoch_ms));
         if !files.wanted && histogram.is_none() {
             return Ok(None);
         }
@@ -132,30 +138,14 @@ impl JobLogs {
     }
 }
 
-/// Names a thread's files.
-struct LogNames<'a> {
-    options: &'a LogOptions,
-    thread: u32,
-}
-
-impl LogNames<'_> {
-    /// Returns `PREFIX_KIND.N.log`, without the number if all jobs share the file.
-    fn path(&self, prefix: &Path, kind: &str) -> PathBuf {
-        let mut name = prefix.as_os_str().to_owned();
-        name.push(match self.options.shared {
-            true => format!("_{kind}.log"),
-            false => format!("_{kind}.{}.log", self.thread),
-        });
-        name.into()
-    }
-
-    fn open(&self, prefix: &Path, kind: &str) -> Result<LogFile> {
-        LogFile::open(self.path(prefix, kind), self.options.shared)
-    }
-
-    fn open_some(&self, prefix: Option<&PathBuf>, kind: &str) -> Result<Option<LogFile>> {
-        prefix.map(|prefix| self.open(prefix, kind)).transpose()
-    }
+/// Returns `PREFIX_KIND.N.log`, without the number of the thread if all jobs share the file.
+fn path(options: &LogOptions, prefix: &Path, kind: &str, thread: u32) -> PathBuf {
+    let mut name = prefix.as_os_str().to_owned();
+    name.push(match options.shared {
+        true => format!("_{kind}.log"),
+        false => format!("_{kind}.{thread}.log"),
+    });
+    name.into()
 }
 
 /// The files of values over time.
@@ -173,19 +163,6 @@ struct LogFiles {
 }
 
 impl LogFiles {
-    fn open(place: &LogNames<'_>, epoch_ms: u64) -> Result<LogFiles> {
-        let options = place.options;
-        let lat = |kind| place.open_some(options.lat.as_ref(), kind);
-        Ok(LogFiles {
-            bw: place.open_some(options.bw.as_ref(), "bw")?,
-            iops: place.open_some(options.iops.as_ref(), "iops")?,
-            lats: [lat("slat")?, lat("clat")?, lat("lat")?],
-            wanted: options.bw.is_some() || options.iops.is_some() || options.lat.is_some(),
-            epoch_ms,
-            options: options.clone(),
-        })
-    }
-
     fn all_mut(&mut self) -> impl Iterator<Item = &mut LogFile> {
         [&mut self.bw, &mut self.iops].into_iter().chain(&mut self.lats).flatten()
     }

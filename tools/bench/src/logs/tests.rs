@@ -185,8 +185,8 @@ fn a_shared_file_holds_the_rows_of_all() {
 #[test]
 fn names_have_kind_and_thread() {
     let options = LogOptions::default();
-    let place = LogNames { options: &options, thread: 3 };
-    assert_eq!(place.path(Path::new("/a/b.c"), "bw"), Path::new("/a/b.c_bw.3.log"));
+    let path = path(&options, Path::new("/a/b.c"), "bw", 3);
+    assert_eq!(path, Path::new("/a/b.c_bw.3.log"));
 }
 
 #[test]

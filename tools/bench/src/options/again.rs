@@ -1,29 +1,19 @@
 //! Derives a job with one option changed, for sweeps.
 
 use super::draft::Draft;
-use super::{JobOptions, Section, written};
-
-impl JobOptions {
-    /// Returns the job with another value for one option.
-    ///
-    /// # Errors
-    /// A sentence that names the option, if the value is invalid or contradicts another option.
-    pub(crate) fn with(&self, name: &str, value: &str) -> Result<JobOptions, String> {
-        let name = written::canonical(name);
-        let mut draft = Draft::from(self.clone());
-        written::set(&mut draft, &name, Some(value)).map_err(|why| format!("{name}: {why}"))?;
-        draft.finish().map_err(|why| format!("job '{}' with {name}={value}: {why}", self.name))
-    }
-}
+use super::{Section, written};
 
 impl Section {
     /// Returns the section with another value for one option, which its listed options show too.
     ///
     /// # Errors
-    /// As [`JobOptions::with`].
+    /// A sentence that names the option, if the value is invalid or contradicts another option.
     pub(crate) fn with(&self, name: &str, value: &str) -> Result<Section, String> {
-        let job = self.job.with(name, value)?;
         let name = written::canonical(name);
+        let mut draft = Draft::from(self.job.clone());
+        written::set(&mut draft, &name, Some(value)).map_err(|why| format!("{name}: {why}"))?;
+        let refused = |why| format!("job '{}' with {name}={value}: {why}", self.job.name);
+        let job = draft.finish().map_err(refused)?;
         let mut given = self.given.clone();
         match given.iter_mut().find(|(given, _)| *given == name) {
             Some((_, old)) => value.clone_into(old),
@@ -36,12 +26,12 @@ impl Section {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::AmountOptions;
+    use crate::options::{AmountOptions, JobOptions};
 
     #[test]
     fn a_changed_option_changes_nothing_else() {
         let base = Section {
-            job: JobOptions::usual().with("verify", "md5").expect("a job"),
+            job: Section::of("verify=md5").expect("a job").job,
             given: vec![("iodepth".to_owned(), "1".to_owned())],
         };
         let changed = base
@@ -64,7 +54,7 @@ mod tests {
 
     #[test]
     fn what_contradicts_the_rest_is_refused() {
-        let job = JobOptions::usual().with("iodepth_batch_complete_min", "0").expect("a job");
+        let job = Section::of("iodepth_batch_complete_min=0").expect("a job");
         assert!(job.with("iodepth_low", "2").expect_err("too deep").contains("iodepth_low=2"));
         assert!(job.with("iodepth", "x").expect_err("no number").starts_with("iodepth: "));
     }

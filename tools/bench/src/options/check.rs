@@ -2,6 +2,7 @@
 
 use super::{JobOptions, VerifyKind, targets};
 use crate::units::Size;
+use crate::way::Way;
 
 /// Bytes of fio's header before the data of a verified block.
 const HEADER_BYTES: u64 = 80;
@@ -98,24 +99,19 @@ fn depths(job: &JobOptions) -> Result<(), String> {
 }
 
 fn rates(job: &JobOptions) -> Result<(), String> {
-    let both = job.rates.rate.iter().zip(job.rates.rate_iops.iter());
-    for ((way, bytes), (_, ios)) in both {
-        refuse(bytes.is_some() && ios.is_some(), || {
+    let rates = &job.rates;
+    for way in Way::ALL {
+        refuse(rates.rate[way].is_some() && rates.rate_iops[way].is_some(), || {
             format!("rate and rate_iops are both given for {}s; one of them decides", way.name())
         })?;
-    }
-    for (name, least, most) in [
-        ("rate", &job.rates.rate_min, &job.rates.rate),
-        ("rate_iops", &job.rates.rate_iops_min, &job.rates.rate_iops),
-    ] {
-        let above =
-            least.iter().zip(most.iter()).find(|((_, least), (_, most))| match (least, most) {
-                (Some(least), Some(most)) => least > most,
-                _ => false,
-            });
-        refuse(above.is_some(), || {
-            format!("{name}_min is more than {name}; it could never be met")
-        })?;
+        for (name, least, most) in [
+            ("rate", rates.rate_min[way], rates.rate[way]),
+            ("rate_iops", rates.rate_iops_min[way], rates.rate_iops[way]),
+        ] {
+            refuse(least.zip(most).is_some_and(|(least, most)| least > most), || {
+                format!("{name}_min is more than {name}; it could never be met")
+            })?;
+        }
     }
     Ok(())
 }

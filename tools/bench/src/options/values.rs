@@ -384,6 +384,13 @@ pub(crate) enum Eta {
     Never,
 }
 
+impl Eta {
+    /// Returns whether progress is shown.
+    pub(crate) fn is_shown(self, on_terminal: bool) -> bool {
+        self == Eta::Always || (self == Eta::Auto && on_terminal)
+    }
+}
+
 /// `--sweep NAME=A,B,C`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sweep {

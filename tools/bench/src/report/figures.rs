@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::measure::percent;
 use crate::options::JobOptions;
 use crate::outcome::{JobOutcome, RunOutcome, WayOutcome};
 use crate::way::Way;
@@ -51,11 +52,6 @@ impl Classes {
         let ms = shares(1_000_000, &CLASSES_MS);
         Classes { ns, us, ms, slow: percent(latency.count() - below, latency.count()) }
     }
-}
-
-/// Returns a part of a whole in percent; 0 if the whole is 0.
-pub(super) fn percent(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 * 100.0 / whole as f64 }
 }
 
 /// Returns the truncated mean; 0 for no numbers.

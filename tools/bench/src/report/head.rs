@@ -6,7 +6,7 @@ use crate::options::{JobOptions, Request, Workload, name_of, targets};
 use crate::way::Way;
 
 /// Formats fio's lines before the run: one per job, the version, and the number of threads.
-pub(super) fn lines(request: &Request) -> String {
+pub(crate) fn head(request: &Request) -> String {
     let (mut text, mut group) = (String::new(), 0);
     for (index, section) in request.sections.iter().enumerate() {
         let job = &section.job;
@@ -95,7 +95,7 @@ mod tests {
                 },
                 ..JobOptions::usual()
             };
-            let text = lines(&request(job));
+            let text = head(&request(job));
             assert!(text.contains(named), "{text}");
         }
     }
@@ -104,7 +104,7 @@ mod tests {
     fn targets_of_the_run_stand_for_the_jobs() {
         let mut request = request(JobOptions::usual());
         request.run.side.targets = vec!["soft:mem=1G".parse().expect("a target")];
-        assert!(lines(&request).contains("ioengine=soft,"));
+        assert!(head(&request).contains("ioengine=soft,"));
     }
 
     #[test]

@@ -24,7 +24,7 @@ pub(super) fn report(outcome: &RunOutcome, bins: bool) -> String {
         "time": date::utc(seconds),
     });
     if !outcome.global.is_empty() {
-        report["global options"] = options(&outcome.global);
+        report["global options"] = object(&outcome.global);
     }
     let jobs = outcome.jobs.iter().map(|one| job(outcome, one, bins));
     report["jobs"] = jobs.collect();
@@ -48,9 +48,9 @@ fn disk(disk: &DiskOutcome) -> Value {
     })
 }
 
-/// Formats options as written; the last of a repeated one counts.
-fn options(given: &[(String, String)]) -> Value {
-    let pairs = given.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
+/// Formats names and values; the last of a repeated name counts.
+pub(crate) fn object(pairs: &[(String, String)]) -> Value {
+    let pairs = pairs.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str())));
     pairs.collect::<Map<_, _>>().into()
 }
 
@@ -63,7 +63,7 @@ pub(super) fn job(outcome: &RunOutcome, job: &JobOutcome, bins: bool) -> Value {
         "error": job.failure.as_ref().map_or(0, |failure| failure.errno),
         "eta": 0,
         "elapsed": job.elapsed.as_secs() + 1,
-        "job options": options(&job.section.given),
+        "job options": object(&job.section.given),
     });
     for told in figures::told(outcome, job) {
         value[told.name] = way(asked, &told, bins);
@@ -91,7 +91,7 @@ pub(super) fn job(outcome: &RunOutcome, job: &JobOutcome, bins: bool) -> Value {
 }
 
 /// Adds the members of `more`.
-fn extend(value: &mut Value, more: Value) {
+pub(super) fn extend(value: &mut Value, more: Value) {
     if let (Value::Object(value), Value::Object(more)) = (value, more) {
         value.extend(more);
     }

@@ -26,15 +26,12 @@ mod tests;
 
 use serde_json::Value;
 
-use super::options::{OutputFormat, Request};
+use super::options::OutputFormat;
 use super::outcome::{JobOutcome, RunOutcome};
 
 pub(crate) use date::utc;
-
-/// Formats fio's lines before the jobs run.
-pub(crate) fn head(request: &Request) -> String {
-    head::lines(request)
-}
+pub(crate) use head::head;
+pub(crate) use json::object;
 
 /// Formats the output of `--debug=random`: each thread's seed, in lines like fio's.
 pub(crate) fn seeds(seeds: &[u64]) -> String {

@@ -6,7 +6,7 @@ use super::date;
 use super::figures::{self, BATCHES, CLASSES, CLASSES_MS, Classes, DEPTHS, Measure, ToldWay};
 use crate::errors::Tolerance;
 use crate::human::{bytes, bytes_si, rate, si};
-use crate::measure::Levels;
+use crate::measure::{Levels, per_second};
 use crate::options::{JobOptions, SteadyOf};
 use crate::outcome::{DiskOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome};
 use crate::way::Way;
@@ -374,7 +374,7 @@ fn mixed_group(outcome: &RunOutcome, group: &GroupOutcome) -> Option<GroupWay> {
     let bytes = ways().map(|way| way.bytes).sum::<u64>();
     Some(GroupWay {
         bytes,
-        rate: if longest.is_zero() { 0.0 } else { bytes as f64 / longest.as_secs_f64() },
+        rate: per_second(bytes, longest),
         rates: (
             rates.iter().copied().fold(f64::INFINITY, f64::min),
             rates.into_iter().fold(0.0, f64::max),

@@ -4,6 +4,7 @@
 use serde_json::{Map, Value, json};
 
 use super::figures;
+use super::json::extend;
 use crate::outcome::{JobOutcome, RunOutcome, WayOutcome};
 use adit_load::Latency;
 
@@ -33,13 +34,8 @@ pub(super) fn job(job: &JobOutcome) -> Value {
         "busy_percent": job.busy_percent,
         "zero_reads_percent": figures::zero_reads_percent(job),
     });
-    let each = [driver(job), failures(job)].into_iter().filter_map(|more| match more {
-        Value::Object(more) => Some(more),
-        _ => None,
-    });
-    if let Value::Object(value) = &mut value {
-        each.for_each(|more| value.extend(more));
-    }
+    extend(&mut value, driver(job));
+    extend(&mut value, failures(job));
     value["series"] = by_way(job, series);
     value["latency"] = by_way(job, latency);
     value["cdf"] = by_way(job, |way| cdf(if way.lat.count() > 0 { &way.lat } else { &way.clat }));

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use crate::measure::percent;
 use crate::outcome::{ClockOutcome, JobOutcome};
 use crate::output::Warning;
 
@@ -117,7 +118,7 @@ fn of_job(job: &JobOutcome) -> Vec<Warning> {
         warnings.push(Warning { code: "preempted", text });
     }
     let (reads, zeroes) = job.sampled_reads;
-    let share = zeroes as f64 * 100.0 / reads.max(1) as f64;
+    let share = percent(zeroes, reads);
     if share > ZERO_PERCENT {
         let text = format!(
             "{name}: {share:.0}% of the sampled reads found only zeroes: a drive answers reads of blocks that were never \

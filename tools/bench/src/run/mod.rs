@@ -42,6 +42,7 @@ use std::time::{Duration, Instant};
 use adit_driver::runtime::caught;
 use adit_driver::{Device, Target};
 
+use super::measure::per_second;
 use super::options::{ExitWhat, Request};
 use super::outcome::{ClockOutcome, GroupOutcome, GroupWay, JobOutcome, RunOutcome};
 use super::way::Way;
@@ -387,7 +388,6 @@ impl GroupWay {
         self.rates = (self.rates.0.min(other.rates.0), self.rates.1.max(other.rates.1));
         self.runtimes =
             (self.runtimes.0.min(other.runtimes.0), self.runtimes.1.max(other.runtimes.1));
-        let longest = self.runtimes.1.as_secs_f64();
-        self.rate = if longest > 0.0 { self.bytes as f64 / longest } else { 0.0 };
+        self.rate = per_second(self.bytes, self.runtimes.1);
     }
 }

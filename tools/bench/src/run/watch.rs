@@ -303,10 +303,10 @@ fn left(elapsed: Duration, done: f64) -> Option<Duration> {
 
 /// Returns how to show progress.
 fn shown(eta: Eta, on_terminal: bool) -> Shown {
-    match (eta, on_terminal) {
-        (Eta::Never, _) | (Eta::Auto, false) => Shown::No,
+    match (eta.is_shown(on_terminal), on_terminal) {
+        (false, _) => Shown::No,
         (_, true) => Shown::InPlace(MultiProgress::with_draw_target(ProgressDrawTarget::stderr())),
-        (Eta::Always, false) => Shown::InLines,
+        (_, false) => Shown::InLines,
     }
 }
 

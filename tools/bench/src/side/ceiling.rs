@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::Bench;
@@ -25,7 +26,8 @@ const RUNTIME: Duration = Duration::from_secs(1);
 const RAMP: Duration = Duration::from_millis(200);
 
 /// A device's maximum.
-#[derive(Clone, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Ceiling {
     /// The job whose I/Os were used.
     pub(crate) job: String,
@@ -35,13 +37,22 @@ pub(crate) struct Ceiling {
     /// Bytes per second at the same depth.
     pub(crate) bytes_per_second: f64,
     /// The depth that reached it.
+    #[serde(rename = "iodepth")]
     pub(crate) depth: u32,
-    /// Each depth tried, with its I/Os per second.
-    pub(crate) steps: Vec<(u32, f64)>,
+    /// Each depth tried.
+    steps: Vec<CeilingStep>,
     /// I/Os per second of the job itself, if it has run.
     pub(crate) reached_iops: Option<f64>,
     /// Whether the user interrupted the search.
+    #[serde(skip)]
     pub(crate) interrupted: bool,
+}
+
+/// A depth, and its I/Os per second.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+struct CeilingStep {
+    iodepth: u32,
+    iops: f64,
 }
 
 impl Ceiling {
@@ -60,21 +71,10 @@ impl Ceiling {
 
     /// Formats it for programs.
     pub(crate) fn json(&self) -> Value {
-        let steps: Vec<Value> = self
-            .steps
-            .iter()
-            .map(|(depth, iops)| json!({ "iodepth": depth, "iops": iops }))
-            .collect();
-        json!({
-            "job": self.job,
-            "target": self.target,
-            "iops": self.iops,
-            "bytes_per_second": self.bytes_per_second,
-            "iodepth": self.depth,
-            "steps": steps,
-            "reached_iops": self.reached_iops,
-            "reached_percent": self.reached_iops.map(|reached| reached * 100.0 / self.iops),
-        })
+        let mut value = json!(self);
+        let percent = self.reached_iops.map(|reached| reached * 100.0 / self.iops);
+        value["reached_percent"] = percent.into();
+        value
     }
 }
 
@@ -118,7 +118,7 @@ impl Ceiling {
         if let Some(job) = outcome.jobs.first() {
             self.target.clone_from(&job.target);
         }
-        self.steps.push((depth, iops));
+        self.steps.push(CeilingStep { iodepth: depth, iops });
         if iops > self.iops {
             (self.iops, self.bytes_per_second, self.depth) = (iops, bytes_per_second, depth);
         }

@@ -6,12 +6,12 @@ use super::Bench;
 use super::ceiling::{self, Ceiling};
 use super::figures::{self, ReportEntry};
 use super::schedule::{Slot, combinations, schedule};
-use super::summary::{self, Point, object, sweep_text};
+use super::summary::{self, Point, sweep_text};
 use crate::failure::{Failure, Result};
 use crate::options::Request;
 use crate::outcome::RunOutcome;
 use crate::output::Warning;
-use crate::report::{job_json, utc};
+use crate::report::{job_json, object, utc};
 
 /// All measurements and their summary.
 #[derive(Debug, Default)]
@@ -64,7 +64,8 @@ pub(crate) fn run(request: &Request, bench: &mut Bench<'_>) -> Result<Comparison
             break;
         }
     }
-    comparison.conclude()?;
+    let first = comparison.targets.first().map(String::as_str);
+    comparison.points = summary::points(&comparison.entries()?, first);
     if request.run.side.ceiling && !comparison.interrupted && comparison.failure.is_none() {
         comparison.measure_ceilings(request, bench)?;
     }
@@ -131,13 +132,6 @@ impl Comparison {
 
     fn entries(&self) -> Result<Vec<ReportEntry>> {
         figures::entries(&self.report_json(Value::Null), None).map_err(Failure::failed)
-    }
-
-    /// Computes the points.
-    fn conclude(&mut self) -> Result<()> {
-        let first = self.targets.first().map(String::as_str);
-        self.points = summary::points(&self.entries()?, first);
-        Ok(())
     }
 
     fn measure_ceilings(&mut self, request: &Request, bench: &mut Bench<'_>) -> Result<()> {

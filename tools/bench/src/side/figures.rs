@@ -205,13 +205,8 @@ impl ReportEntry {
 
     /// Merges a concurrent thread of the same job.
     pub(super) fn merge(&mut self, other: ReportEntry) {
-        let (ours, theirs) = (self.ios() as f64, other.ios() as f64);
-        self.cpu_ns_per_io = match (self.cpu_ns_per_io, other.cpu_ns_per_io) {
-            (Some(a), Some(b)) if ours + theirs > 0.0 => {
-                Some((a * ours + b * theirs) / (ours + theirs))
-            }
-            (a, b) => a.or(b),
-        };
+        self.cpu_ns_per_io =
+            weighted((self.cpu_ns_per_io, self.ios()), (other.cpu_ns_per_io, other.ios()));
         for (ours, theirs) in self.ways.0.iter_mut().zip(other.ways.0) {
             match (ours.as_mut(), theirs) {
                 (Some(ours), Some(theirs)) => ours.merge(&theirs),
@@ -238,13 +233,7 @@ impl WayFigures {
 
     /// Merges concurrent figures or, as far as latencies are concerned, another round's.
     pub(super) fn merge(&mut self, other: &WayFigures) {
-        let (ours, theirs) = (self.ios as f64, other.ios as f64);
-        self.mean_ns = match (self.mean_ns, other.mean_ns) {
-            (Some(a), Some(b)) if ours + theirs > 0.0 => {
-                Some((a * ours + b * theirs) / (ours + theirs))
-            }
-            (a, b) => a.or(b),
-        };
+        self.mean_ns = weighted((self.mean_ns, self.ios), (other.mean_ns, other.ios));
         let told: Vec<f64> = self.percentiles.iter().map(|(percent, _)| *percent).collect();
         let worst = self.worst_percentiles(other);
         if self.cdf.is_empty() || other.cdf.is_empty() {
@@ -295,6 +284,13 @@ pub(super) fn entries(
         }
     }
     Ok(entries)
+}
+
+/// Returns the mean of two means, each with its number of I/Os.
+fn weighted(ours: (Option<f64>, u64), theirs: (Option<f64>, u64)) -> Option<f64> {
+    let (Some(a), Some(b)) = (ours.0, theirs.0) else { return ours.0.or(theirs.0) };
+    let (of_a, of_b) = (ours.1 as f64, theirs.1 as f64);
+    if of_a + of_b > 0.0 { Some((a * of_a + b * of_b) / (of_a + of_b)) } else { Some(a) }
 }
 
 fn strings(object: &Value) -> impl Iterator<Item = (String, String)> {

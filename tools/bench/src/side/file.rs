@@ -3,11 +3,12 @@
 use std::fs;
 use std::path::Path;
 
+use serde::Deserialize;
 use serde_json::Value;
 
+use super::ceiling::Ceiling;
 use super::figures::{self, LatencyKind, ReportEntry, WayFigures};
 use crate::failure::{Failure, Result};
-use crate::human::si;
 
 /// A report's contents.
 #[derive(Clone, Debug)]
@@ -89,7 +90,8 @@ fn refused(name: &str, why: &str) -> Failure {
 
 fn remarks(ours: &Value) -> Vec<String> {
     let list = |key: &str| ours[key].as_array().into_iter().flatten();
-    let mut remarks: Vec<String> = list("ceilings").filter_map(ceiling).collect();
+    let ceilings = list("ceilings").filter_map(|it| Ceiling::deserialize(it).ok());
+    let mut remarks: Vec<String> = ceilings.map(|it| it.sentence() + ".").collect();
     for warning in list("warnings") {
         let Some(text) = warning["text"].as_str() else { continue };
         let on = warning["target"].as_str().filter(|target| !target.is_empty());
@@ -102,17 +104,6 @@ fn remarks(ours: &Value) -> Vec<String> {
         remarks.push(format!("A run failed, figures are those until then: {failure}"));
     }
     remarks
-}
-
-fn ceiling(ceiling: &Value) -> Option<String> {
-    let (job, target) = (ceiling["job"].as_str()?, ceiling["target"].as_str()?);
-    let most = format!("{} IOPS at depth {}", si(ceiling["iops"].as_f64()?, 4), ceiling["iodepth"]);
-    Some(match ceiling["reached_percent"].as_f64() {
-        Some(percent) => {
-            format!("{job} reached {percent:.1} % of the ceiling of {target} ({most}).")
-        }
-        None => format!("The ceiling of {target} for {job} is {most}."),
-    })
 }
 
 #[cfg(test)]
@@ -187,7 +178,7 @@ mod tests {
         let mut report = report(&[1000.0], 1.0);
         report["adit"] = json!({
             "warnings": [{ "target": "t", "code": "c", "text": "The machine was the limit." }],
-            "ceilings": [{ "job": "j", "target": "t", "iops": 2000.0, "iodepth": 8, "reached_percent": 50.0 }],
+            "ceilings": [{ "job": "j", "target": "t", "iops": 2000.0, "iodepth": 8, "reached_iops": 1000.0 }],
             "interrupted": true,
             "failure": "gone",
         });

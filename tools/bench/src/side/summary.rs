@@ -6,6 +6,7 @@ use adit_load::Estimate;
 use serde_json::{Map, Value, json};
 
 use super::figures::{Metric, ReportEntry};
+use crate::report::object;
 use crate::way::Way;
 
 /// One way of a job on one target with one value per sweep, over all rounds.
@@ -74,15 +75,6 @@ impl Figure {
     fn json(&self) -> Value {
         json!({ "value": self.estimate, "ratio": self.ratio })
     }
-}
-
-/// Formats names and values as a JSON object.
-pub(super) fn object(pairs: &[(String, String)]) -> Value {
-    pairs
-        .iter()
-        .map(|(name, value)| (name.clone(), value.as_str().into()))
-        .collect::<Map<_, _>>()
-        .into()
 }
 
 /// Formats `iodepth=4 bs=8k`.

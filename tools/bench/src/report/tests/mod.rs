@@ -5,7 +5,7 @@ mod fixture;
 
 use super::*;
 use crate::errors::Tolerance;
-use crate::options::{LatencyTarget, RunOptions, SteadyOf, SteadyState};
+use crate::options::{LatencyTarget, Request, RunOptions, SteadyOf, SteadyState};
 use crate::outcome::{JobOutcome, SteadyOutcome};
 use crate::way::Way;
 

@@ -46,6 +46,7 @@ use super::flow::Share;
 use super::latency_target::DepthSearch;
 use super::pace::Pace;
 use crate::errors::{EIO, Unwritten};
+use crate::measure::percent;
 use crate::options::{Disabled, JobOptions};
 use crate::outcome::JobOutcome;
 use crate::way::{PerWay, Way};
@@ -158,12 +159,18 @@ impl Issued {
 impl Asked {
     /// Returns what a job asks on a path that blocks, or does not.
     fn of(set: &Setting<'_>, blocks: bool) -> Asked {
-        let disabled = set.section.job.reports.disable;
+        let job = &set.section.job;
+        let (rates, thinktime, disabled) = (&job.rates, &job.time.thinktime, job.reports.disable);
+        let has_rate = |way: Way| rates.rate[way].is_some() || rates.rate_iops[way].is_some();
+        let is_mixed = job.rw.reads && job.rw.writes && job.verify.is_none();
         Asked {
             blocks,
             disabled: Disabled { slat: disabled.slat || blocks, ..disabled },
-            is_mixed_by_rates: is_mixed_by_rates(&set.section.job),
-            is_watched: is_watched(set),
+            is_mixed_by_rates: is_mixed && (has_rate(Way::Read) || has_rate(Way::Write)),
+            is_watched: set.logs.is_some()
+                || (!thinktime.counts_issues && !thinktime.time.is_zero())
+                || job.time.latency_target.is_some()
+                || job.time.max_latency.is_some(),
             is_plain: false,
         }
     }
@@ -435,11 +442,7 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         outcome.recoveries = self.set.recovery.count();
         outcome.latency_depth = self.search.as_ref().and_then(DepthSearch::found);
         let busy = self.load.batches - self.load.waited;
-        outcome.busy_percent = if self.load.batches == 0 {
-            0.0
-        } else {
-            busy as f64 * 100.0 / self.load.batches as f64
-        };
+        outcome.busy_percent = percent(busy, self.load.batches);
         outcome
     }
 
@@ -451,25 +454,6 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             self.fail(EIO, failure.to_string());
         }
     }
-}
-
-/// Returns whether the job mixes reads and writes that have rates of their own.
-fn is_mixed_by_rates(job: &JobOptions) -> bool {
-    let has_rate = |way: Way| job.rates.rate[way].is_some() || job.rates.rate_iops[way].is_some();
-    job.rw.reads
-        && job.rw.writes
-        && job.verify.is_none()
-        && (has_rate(Way::Read) || has_rate(Way::Write))
-}
-
-/// Returns whether single I/Os are observed.
-fn is_watched(set: &Setting<'_>) -> bool {
-    let job = &set.section.job;
-    let pauses = !job.time.thinktime.counts_issues && !job.time.thinktime.time.is_zero();
-    set.logs.is_some()
-        || pauses
-        || job.time.latency_target.is_some()
-        || job.time.max_latency.is_some()
 }
 
 fn empty_outcome(set: &Setting<'_>) -> JobOutcome {

@@ -286,31 +286,19 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             self.log_issued(work);
         }
         let What::Step(step) = work.what else { return };
-        if work.retried.is_some() {
-            return self.note_write(step);
-        }
-        if self.checks.to_verify.is_none() {
-            self.pace.issued(step.way, step.bytes, self.times.now);
-            if step.way == Way::Write {
-                self.flushes.writes_issued += 1;
-                self.flushes.is_dirty[step.file as usize] = true;
-                self.note_for_check(step);
-            }
-        }
-        self.note_write(step);
-    }
-
-    #[inline]
-    fn note_for_check(&mut self, step: Step) {
-        if self.checks.backlog_max > 0 {
-            self.checks.backlog.push(step);
-        }
-    }
-
-    #[inline]
-    fn note_write(&mut self, step: Step) {
         if let Some(overlaps) = &mut self.inflight.overlaps {
             overlaps.note(step);
+        }
+        if work.retried.is_some() || self.checks.to_verify.is_some() {
+            return;
+        }
+        self.pace.issued(step.way, step.bytes, self.times.now);
+        if step.way == Way::Write {
+            self.flushes.writes_issued += 1;
+            self.flushes.is_dirty[step.file as usize] = true;
+            if self.checks.backlog_max > 0 {
+                self.checks.backlog.push(step);
+            }
         }
     }
 

@@ -135,7 +135,7 @@ fn side_by_side(request: &Request, interrupt: &Interrupt, output: &mut Output) -
 ///
 /// # Errors
 /// The first failure, with the number of failures of all jobs.
-pub fn verdict(outcome: &RunOutcome) -> Result<()> {
+pub(crate) fn verdict(outcome: &RunOutcome) -> Result<()> {
     let failed = || outcome.jobs.iter().filter_map(|job| Some((job, job.failure.as_ref()?)));
     if let Some((job, first)) = failed().next() {
         let count: u64 = failed().map(|(_, failure)| failure.count).sum();

@@ -23,18 +23,14 @@ mod side;
 mod way;
 mod workload;
 
-pub use command::{BenchCommand, command, verdict};
+pub use command::{BenchCommand, command};
 pub use options::command_line::unknown_option;
-pub use options::{Request, RunOptions, Section};
-pub use outcome::{JobOutcome, RunOutcome, WayOutcome};
-pub use run::run_on;
-pub use way::{PerWay, Way};
 
 /// fio's language, for the fuzz target of job files.
 pub mod language {
+    pub use crate::options::BenchArgs;
     pub use crate::options::jobfile::{ReadFile, Surroundings, parse};
     pub use crate::options::written::{TextPlace, Written, WrittenSection, sections, words};
-    pub use crate::options::{BenchArgs, JobOptions};
 }
 
 use adit_tools_common::{failure, human, interrupt, output, units, whole_file};

@@ -15,13 +15,13 @@ use crate::output::Warning;
 
 /// The outcome of a run, or its state so far.
 #[derive(Debug)]
-pub struct RunOutcome {
+pub(crate) struct RunOutcome {
     /// The options of `[global]` as written.
     pub(crate) global: Vec<(String, String)>,
     /// Its end, in milliseconds since 1970.
     pub(crate) unix_ms: u64,
     /// The threads of all jobs in order; those of a group with `group_reporting` are merged.
-    pub jobs: Vec<JobOutcome>,
+    pub(crate) jobs: Vec<JobOutcome>,
     /// The groups in order.
     pub(crate) groups: Vec<GroupOutcome>,
     /// How time was measured.
@@ -63,7 +63,7 @@ pub(crate) struct ClockOutcome {
 
 /// The counts of one or several threads.
 #[derive(Clone, Debug, Default)]
-pub struct JobOutcome {
+pub(crate) struct JobOutcome {
     /// The section it ran.
     pub(crate) section: Section,
     /// The target it ran on, as a string that parses back to it.
@@ -78,7 +78,7 @@ pub struct JobOutcome {
     /// Time from the first counted I/O to the end.
     pub(crate) elapsed: Duration,
     /// Reads, writes and trims.
-    pub ways: PerWay<WayOutcome>,
+    pub(crate) ways: PerWay<WayOutcome>,
     /// Flushes.
     pub(crate) sync: Latency,
     /// I/Os in flight.
@@ -111,11 +111,11 @@ pub struct JobOutcome {
 
 /// The counts of one way.
 #[derive(Clone, Debug, Default)]
-pub struct WayOutcome {
+pub(crate) struct WayOutcome {
     /// Bytes transferred.
-    pub bytes: u64,
+    pub(crate) bytes: u64,
     /// Completed I/Os.
-    pub ios: u64,
+    pub(crate) ios: u64,
     /// How long the way was active.
     pub(crate) runtime: Duration,
     /// Time from preparing an I/O to having sent it to the device.
@@ -123,7 +123,7 @@ pub struct WayOutcome {
     /// Time from then to seeing its completion.
     pub(crate) clat: Latency,
     /// The sum; with a `rate`, from when the I/O was due.
-    pub lat: Latency,
+    pub(crate) lat: Latency,
     /// Rates per half second.
     pub(crate) samples: Samples,
 }
@@ -178,12 +178,12 @@ pub(crate) struct GroupWay {
 
 impl WayOutcome {
     /// Returns I/Os per second of its runtime.
-    pub fn iops(&self) -> f64 {
+    pub(crate) fn iops(&self) -> f64 {
         per_second(self.ios, self.runtime)
     }
 
     /// Returns bytes per second of its runtime.
-    pub fn bytes_per_second(&self) -> f64 {
+    pub(crate) fn bytes_per_second(&self) -> f64 {
         per_second(self.bytes, self.runtime)
     }
 

@@ -4,7 +4,7 @@ use std::ops::{Index, IndexMut};
 
 /// The direction of an I/O (fio's data direction).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Way {
+pub(crate) enum Way {
     /// Reads.
     Read = 0,
     /// Writes.
@@ -15,17 +15,17 @@ pub enum Way {
 
 impl Way {
     /// All ways, in fio's order.
-    pub const ALL: [Way; 3] = [Way::Read, Way::Write, Way::Trim];
+    pub(crate) const ALL: [Way; 3] = [Way::Read, Way::Write, Way::Trim];
 
     /// Returns its name in reports.
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         ["read", "write", "trim"][self as usize]
     }
 }
 
 /// A value for each way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct PerWay<T>(pub(crate) [T; 3]);
+pub(crate) struct PerWay<T>(pub(crate) [T; 3]);
 
 impl<T: Clone> PerWay<T> {
     /// Returns the same value for all ways.

@@ -33,10 +33,8 @@ pub(crate) use check::writes;
 pub use command_line::BenchArgs;
 pub(crate) use grammar::{name_of, numbers};
 pub(crate) use job::*;
-pub use job::{JobOptions, Section};
-pub(crate) use request::RANDSEED;
-pub use request::Request;
-pub use run::RunOptions;
+pub(crate) use request::{RANDSEED, Request};
+pub(crate) use run::RunOptions;
 #[cfg(test)]
 pub(crate) use run::SideOptions;
 pub(crate) use values::*;

@@ -126,23 +126,6 @@ pub(crate) fn set(
     others::find(name).ok_or_else(|| unknown(name))?.take(draft, name, value)
 }
 
-impl Section {
-    /// Parses a job from options as in a job file, such as `rw=randwrite bs=4k`.
-    ///
-    /// # Errors
-    /// A sentence that names the mistake.
-    pub fn of(options: &str) -> std::result::Result<Section, String> {
-        let mut draft = Draft::new();
-        let mut given = Vec::new();
-        for option in options.split_whitespace() {
-            let (name, value) = option.split_once('=').unwrap_or((option, "1"));
-            set(&mut draft, &canonical(name), Some(value))?;
-            given.push((name.to_owned(), value.to_owned()));
-        }
-        Ok(Section { job: draft.finish()?, given })
-    }
-}
-
 /// Resolves the jobs of one file or command line; `defaults` come before all of them.
 ///
 /// # Errors

@@ -40,7 +40,6 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use adit_driver::runtime::caught;
-use adit_driver::{Device, Target};
 
 use super::measure::per_second;
 use super::options::{ExitWhat, Request};
@@ -76,21 +75,6 @@ pub(crate) fn run(
     let threads = plan::threads(&request.sections);
     let fleet = Fleet::open(request, &threads, interrupt)?;
     run_fleet(request, &threads, &fleet, interrupt, on_status)
-}
-
-/// Runs all jobs on an open device instead of their targets.
-///
-/// # Errors
-/// When a queue or memory cannot be had, or an option contradicts the device; what goes wrong later is in the outcome.
-pub fn run_on(
-    request: &Request,
-    target: &Target,
-    device: Device,
-    interrupt: &Interrupt,
-) -> Result<RunOutcome> {
-    let threads = plan::threads(&request.sections);
-    let fleet = Fleet::over(request, &threads, target.clone(), device)?;
-    run_fleet(request, &threads, &fleet, interrupt, &mut |_| Ok(()))
 }
 
 fn run_fleet(

@@ -123,19 +123,8 @@ impl Fleet {
         Fleet::of(request, threads, of_threads, devices)
     }
 
-    /// Uses an open device instead of the jobs' targets.
-    pub(crate) fn over(
-        request: &Request,
-        threads: &[Thread<'_>],
-        target: Target,
-        device: Device,
-    ) -> Result<Fleet> {
-        let devices = BTreeMap::from([(target.to_string(), (target.clone(), device))]);
-        Fleet::of(request, threads, vec![vec![target]; threads.len()], devices)
-    }
-
-    /// Checks each thread against its device.
-    fn of(
+    /// Checks each thread against its open devices.
+    pub(super) fn of(
         request: &Request,
         threads: &[Thread<'_>],
         of_threads: Vec<Vec<Target>>,

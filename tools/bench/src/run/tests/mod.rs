@@ -4,6 +4,7 @@ mod commands;
 mod files;
 mod trouble;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,6 +14,8 @@ use adit_driver::soft::Verdict;
 use adit_driver::spec::{Qid, Sqe, Status};
 use adit_driver::{Controller, ControllerOptions, Target};
 
+use super::start::Fleet;
+use super::{plan, run_fleet};
 use crate::interrupt::Interrupt;
 use crate::options::{Request, RunOptions, Section};
 use crate::outcome::{JobOutcome, RunOutcome};
@@ -54,7 +57,11 @@ fn run_on(bus: &Arc<SoftBus>, request: &Request) -> RunOutcome {
     let target: Target = "soft:mem=4M".parse().expect("a target");
     let namespace = controller.namespace_of(&target).expect("a namespace");
     let device = Device::of_namespace(controller, namespace, &target);
-    super::run_on(request, &target, device, &Interrupt::default()).expect("runs")
+    let threads = plan::threads(&request.sections);
+    let its = vec![vec![target.clone()]; threads.len()];
+    let devices = BTreeMap::from([(target.to_string(), (target, device))]);
+    let fleet = Fleet::of(request, &threads, its, devices).expect("fits");
+    run_fleet(request, &threads, &fleet, &Interrupt::default(), &mut |_| Ok(())).expect("runs")
 }
 
 /// Applies `then` to every write whose number, from 1, matches `which`.

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::file::LogFile;
-use super::sample::{IoSample, nanoseconds};
+use super::{IoSample, nanoseconds};
 use crate::failure::Failure;
 use crate::way::{PerWay, Way};
 

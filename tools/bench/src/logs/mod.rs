@@ -11,18 +11,15 @@
 mod file;
 mod histogram;
 mod iolog;
-mod sample;
 mod window;
 
 pub(crate) use self::iolog::IoLog;
-pub(crate) use self::sample::IoSample;
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use self::file::{LogFile, LogRow};
 use self::histogram::HistogramLog;
-use self::sample::nanoseconds;
 use self::window::Windows;
 use super::options::{LogOptions, WindowValue};
 use super::way::Way;
@@ -32,6 +29,28 @@ use crate::failure::{Failure, Result};
 const ENTRIES: usize = 1 << 16;
 /// Index of total latency among the three.
 const LAT: usize = 2;
+
+/// An I/O as logged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct IoSample {
+    /// Submission latency, in nanoseconds.
+    pub(crate) slat_ns: u64,
+    /// Completion latency, in nanoseconds.
+    pub(crate) clat_ns: u64,
+    /// Total latency, in nanoseconds.
+    pub(crate) lat_ns: u64,
+    /// Length in bytes.
+    pub(crate) bytes: u64,
+    /// Byte offset.
+    pub(crate) offset: u64,
+    /// Issue time in nanoseconds from the start.
+    pub(crate) issued_ns: u64,
+}
+
+/// Returns a time in nanoseconds.
+fn nanoseconds(time: Duration) -> u64 {
+    time.as_nanos() as u64
+}
 
 /// The logs of one thread.
 #[derive(Debug)]
@@ -173,8 +192,7 @@ impl LogFiles {
         for way in Way::ALL {
             let Some(sums) = windows.sums(way) else { continue };
             let row = self.row(at_ms, way, None);
-            let rates = [windows.kib_per_second(sums), windows.iops(sums)];
-            let (means, maxima) = (sums.means_ns(), sums.maxima_ns());
+            let (rates, means, maxima) = (windows.rates(sums), sums.means_ns(), sums.max_ns);
             match self.options.window {
                 WindowValue::Average => self.add(row, rates, means, None),
                 WindowValue::Maximum => self.add(row, rates, maxima, None),

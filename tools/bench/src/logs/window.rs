@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::sample::{IoSample, nanoseconds};
+use super::{IoSample, nanoseconds};
 use crate::way::{PerWay, Way};
 
 /// The window being filled, on a grid that starts with the run.
@@ -21,7 +21,7 @@ pub(super) struct Sums {
     bytes: u64,
     /// slat, clat and lat.
     sum_ns: [u64; 3],
-    max_ns: [u64; 3],
+    pub(super) max_ns: [u64; 3],
 }
 
 impl Windows {
@@ -71,12 +71,9 @@ impl Windows {
         Some(&self.sums[way]).filter(|sums| sums.ios > 0)
     }
 
-    pub(super) fn kib_per_second(&self, sums: &Sums) -> u64 {
-        self.per_second(sums.bytes) / 1024
-    }
-
-    pub(super) fn iops(&self, sums: &Sums) -> u64 {
-        self.per_second(sums.ios)
+    /// Returns KiB and I/Os per second.
+    pub(super) fn rates(&self, sums: &Sums) -> [u64; 2] {
+        [self.per_second(sums.bytes) / 1024, self.per_second(sums.ios)]
     }
 
     fn per_second(&self, count: u64) -> u64 {
@@ -89,10 +86,5 @@ impl Sums {
     /// Returns mean slat, clat and lat in nanoseconds.
     pub(super) fn means_ns(&self) -> [u64; 3] {
         self.sum_ns.map(|sum| sum / self.ios)
-    }
-
-    /// Returns maximum slat, clat and lat in nanoseconds.
-    pub(super) fn maxima_ns(&self) -> [u64; 3] {
-        self.max_ns
     }
 }

@@ -58,6 +58,18 @@ pub struct JobOptions {
     pub(crate) unheeded: Vec<(&'static str, &'static str)>,
 }
 
+impl JobOptions {
+    /// Returns the smallest block of any way, in bytes.
+    pub(crate) fn block_min(&self) -> u64 {
+        self.bs.0.iter().map(BlockSizes::min).min().unwrap_or(1)
+    }
+
+    /// Returns the largest block of any way, in bytes.
+    pub(crate) fn block_max(&self) -> u64 {
+        self.bs.0.iter().map(BlockSizes::max).max().unwrap_or(1)
+    }
+}
+
 /// What the job works on.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FileOptions {

@@ -4,7 +4,6 @@
 //! resolve to. [`RunOptions`] apply to the whole run. `supported.txt` lists each job option once, for job files, the
 //! command line, its help and its completions, and `set` parses its value. This module opens no device.
 
-mod again;
 mod check;
 pub(crate) mod command_line;
 mod defaults;

@@ -43,13 +43,6 @@ pub(super) fn job_name(text: &str) -> Parsed<String> {
     Ok(text.to_owned())
 }
 
-pub(super) fn filename_format(text: &str) -> Parsed<String> {
-    if text.is_empty() {
-        return Err("it names no file; write it as in $jobname.$jobnum.$filenum".to_owned());
-    }
-    Ok(text.to_owned())
-}
-
 pub(super) fn file_service_type(text: &str, base: KbBase) -> Parsed<FileService> {
     let (name, ios) = text.split_once(':').unwrap_or((text, "1"));
     if ["zipf", "pareto", "normal", "gauss"].contains(&name) {

@@ -126,7 +126,7 @@ const OTHERS: &[(&str, Setter)] = &[
     ("directory", |it, text| {
         some(&mut it.job.files.directory, Ok(text.replace("\\:", ":").into()))
     }),
-    ("filename_format", |it, text| put(&mut it.job.files.filename_format, filename_format(text))),
+    ("filename_format", |it, text| put(&mut it.job.files.filename_format, Ok(text.to_owned()))),
     ("file_service_type", |it, text| {
         put(&mut it.job.files.file_service, file_service_type(text, it.kb_base))
     }),

@@ -1,5 +1,7 @@
 //! The system's counts for a thread.
 
+use std::ops::{Add, Sub};
+
 use nix::sys::resource::{Usage, UsageWho, getrusage};
 use nix::sys::time::TimeValLike;
 
@@ -36,23 +38,22 @@ impl Cpu {
 
     /// Returns the difference to an earlier reading.
     pub(crate) fn since(&self, earlier: &Cpu) -> Cpu {
-        Cpu {
-            user_us: self.user_us - earlier.user_us,
-            system_us: self.system_us - earlier.system_us,
-            context_switches: self.context_switches - earlier.context_switches,
-            preemptions: self.preemptions - earlier.preemptions,
-            major_faults: self.major_faults - earlier.major_faults,
-            minor_faults: self.minor_faults - earlier.minor_faults,
-        }
+        self.with(earlier, i64::sub)
     }
 
     /// Adds another thread's counts.
     pub(crate) fn merge(&mut self, other: &Cpu) {
-        self.user_us += other.user_us;
-        self.system_us += other.system_us;
-        self.context_switches += other.context_switches;
-        self.preemptions += other.preemptions;
-        self.major_faults += other.major_faults;
-        self.minor_faults += other.minor_faults;
+        *self = self.with(other, i64::add);
+    }
+
+    fn with(&self, other: &Cpu, of: fn(i64, i64) -> i64) -> Cpu {
+        Cpu {
+            user_us: of(self.user_us, other.user_us),
+            system_us: of(self.system_us, other.system_us),
+            context_switches: of(self.context_switches, other.context_switches),
+            preemptions: of(self.preemptions, other.preemptions),
+            major_faults: of(self.major_faults, other.major_faults),
+            minor_faults: of(self.minor_faults, other.minor_faults),
+        }
     }
 }

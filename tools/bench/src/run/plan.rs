@@ -95,14 +95,9 @@ impl Thread<'_> {
         if files == 1 {
             return size;
         }
-        let block = self.least_block().max(1);
+        let block = self.job().block_min();
         let blocks = bytes / block;
         Size::Bytes(block * (blocks / files + u64::from((file as u64) < blocks % files)))
-    }
-
-    /// Returns the smallest block of any way, in bytes.
-    fn least_block(&self) -> u64 {
-        Way::ALL.map(|way| self.job().bs[way].min()).into_iter().min().unwrap_or(0)
     }
 
     /// Returns the start of its region. As in fio, one given as a share of the device is rounded up to a block.
@@ -110,8 +105,8 @@ impl Thread<'_> {
         let (offset, each) = (self.job().amount.offset, self.job().amount.offset_increment);
         let start = offset.of(info.bytes) + u64::from(self.number) * each.of(info.bytes);
         let is_share = [offset, each].iter().any(|size| matches!(size, Size::Percent(_)));
-        let block = self.least_block().next_multiple_of(info.lba_bytes.into());
-        if is_share && block > 0 { start.next_multiple_of(block) } else { start }
+        let block = self.job().block_min().next_multiple_of(info.lba_bytes.into());
+        if is_share { start.next_multiple_of(block) } else { start }
     }
 
     /// Returns its region of its file `file`.
@@ -143,7 +138,7 @@ impl Thread<'_> {
                 info.device
             )));
         }
-        let least = self.least_block();
+        let least = self.job().block_min();
         if bytes < least || bytes == 0 {
             return Err(self.usage(format!("size={size} is less than one block of bs={least}")));
         }
@@ -195,7 +190,7 @@ impl Thread<'_> {
     ) -> Result<(u32, Option<Warning>)> {
         self.check_blocks(info)?;
         let job = self.job();
-        let bytes = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0);
+        let bytes = job.block_max();
         let aligned = job.replay.read.is_none()
             && job.bs.iter().all(|(_, sizes)| sizes.min() == bytes && sizes.max() == bytes);
         let commands = commands_per_io(bytes, aligned && region.start.is_multiple_of(bytes), info);
@@ -412,12 +407,7 @@ fn check_users_apart(users: &[(&Thread<'_>, JobRegion)]) -> Result<()> {
         if let Some((_, (neighbour, _))) = clash {
             let jobs =
                 u64::from(thread.job().order.numjobs.max(neighbour.job().order.numjobs)).max(2);
-            let block = Way::ALL
-                .map(|way| thread.job().bs[way].max())
-                .into_iter()
-                .max()
-                .unwrap_or(1)
-                .max(1);
+            let block = thread.job().block_max();
             let share = region.bytes / jobs / block * block;
             let why = format!(
                 "verify: '{}' writes the same blocks at the same time; give each its own, as in size={share} and \

@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_driver::paths::{
-    CommandQueue, Device, DeviceInfo, DeviceOptions, DeviceQueue, QueueOptions,
-};
+use adit_driver::paths::{Device, DeviceInfo, DeviceOptions, DeviceQueue, QueueOptions};
 use adit_driver::target::{KernelPath, KernelTarget};
 use adit_driver::{Buffer, Controller, Target};
 
@@ -332,26 +330,18 @@ impl Ready<'_> {
             }
         }
         let queue = match self.queues {
-            Queues::Several(queues) => return run_on(self.set, queues, self.buffers),
+            Queues::Several(queues) => return Job::new(self.set, queues, self.buffers).run(),
             Queues::One(queue) => *queue,
         };
         match queue {
-            DeviceQueue::Nvme(queue) => run_on(self.set, queue, self.buffers),
-            DeviceQueue::Null(queue) => run_on(self.set, queue, self.buffers),
-            DeviceQueue::Uring(queue) => run_on(self.set, queue, self.buffers),
-            DeviceQueue::UringCmd(queue) => run_on(self.set, queue, self.buffers),
-            DeviceQueue::Psync(queue) => run_on(self.set, queue, self.buffers),
-            DeviceQueue::Mmap(queue) => run_on(self.set, queue, self.buffers),
+            DeviceQueue::Nvme(queue) => Job::new(self.set, queue, self.buffers).run(),
+            DeviceQueue::Null(queue) => Job::new(self.set, queue, self.buffers).run(),
+            DeviceQueue::Uring(queue) => Job::new(self.set, queue, self.buffers).run(),
+            DeviceQueue::UringCmd(queue) => Job::new(self.set, queue, self.buffers).run(),
+            DeviceQueue::Psync(queue) => Job::new(self.set, queue, self.buffers).run(),
+            DeviceQueue::Mmap(queue) => Job::new(self.set, queue, self.buffers).run(),
         }
     }
-}
-
-fn run_on<Q: CommandQueue<Owned>>(
-    set: Setting<'_>,
-    queue: Q,
-    buffers: Vec<Vec<Buffer>>,
-) -> JobOutcome {
-    Job::new(set, queue, buffers).run()
 }
 
 /// Waits until a job starts, or until it should end.
@@ -502,7 +492,7 @@ fn buffers(
     data: &mut Data,
 ) -> Result<Vec<Buffer>> {
     let ranges = if job.rw.trims { RANGE_BYTES as u64 } else { 0 };
-    let block = job.bs.iter().map(|(_, sizes)| sizes.max()).max().unwrap_or(0).max(ranges);
+    let block = job.block_max().max(ranges);
     let stride = block.next_multiple_of(BUFFER_ALIGN) as usize;
     let mut rest = device.allocate(stride * iodepth as usize)?;
     let mut buffers = Vec::with_capacity(iodepth as usize);
@@ -551,7 +541,10 @@ fn queue(
 ) -> Result<DeviceQueue<Owned>> {
     let job = thread.job();
     let memory: Vec<&Buffer> = memory.iter().collect();
-    let mut queue = device.create_queue(&queue_options(job, planned.queue_depth), &memory)?;
+    let timeouts = job.failures.io_timeout.map_or(TIMEOUTS, |timeout| (timeout, timeout));
+    let (timeout, abort_timeout) = timeouts;
+    let options = QueueOptions { depth: planned.queue_depth, timeout, abort_timeout };
+    let mut queue = device.create_queue(&options, &memory)?;
     queue.set_durability(job.flushes.sync);
     if let Some(checks) = thread.protection_checks(device.info())? {
         queue.set_protection_checks(checks);
@@ -563,12 +556,6 @@ fn queue(
 fn yield_after(targets: &[&Target]) -> Duration {
     let is_soft = |target: &&Target| matches!(target, Target::Soft { .. });
     if targets.iter().any(is_soft) { YIELD_AFTER_SOFT } else { YIELD_AFTER }
-}
-
-fn queue_options(job: &JobOptions, depth: u32) -> QueueOptions {
-    let (timeout, abort_timeout) =
-        job.failures.io_timeout.map_or(TIMEOUTS, |timeout| (timeout, timeout));
-    QueueOptions { depth, timeout, abort_timeout }
 }
 
 /// Returns the batch size. On kernel paths it is one unless specified, as in fio, because each submission is a

@@ -1,6 +1,6 @@
 //! Watches jobs: rates every half second for the report, progress on the terminal, steady states.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal};
 use std::time::{Duration, Instant};
 
@@ -24,7 +24,9 @@ const SAMPLES_A_SECOND: u32 = 2;
 /// Watches the jobs' progress while they run.
 pub(crate) struct Watch<'a> {
     threads: Vec<Watched<'a>>,
-    groups: BTreeMap<u32, Group>,
+    /// A line of progress for each group of reports.
+    bars: BTreeMap<u32, ProgressBar>,
+    steady: Vec<SteadyThreads>,
     start: Instant,
     last: Instant,
     ticks: u32,
@@ -50,10 +52,12 @@ struct Watched<'a> {
     moved: PerWay<(u64, u64)>,
 }
 
-/// State of threads that are reported together.
-struct Group {
-    bar: ProgressBar,
-    steady: BTreeMap<u32, (Steady, (u64, u64))>,
+/// Threads that are steady together: one, or those that are reported as one.
+struct SteadyThreads {
+    members: Vec<usize>,
+    state: Steady,
+    /// I/Os and bytes at the last look.
+    seen: (u64, u64),
 }
 
 /// How progress is shown.
@@ -74,17 +78,8 @@ impl<'a> Watch<'a> {
     ) -> Watch<'a> {
         let now = Instant::now();
         let shown = shown(run.eta, io::stderr().is_terminal());
-        let mut groups: BTreeMap<u32, Group> = BTreeMap::new();
-        for (index, (thread, _, _)) in (0..).zip(&threads) {
-            let group = groups
-                .entry(thread.group)
-                .or_insert_with(|| Group { bar: bar(&shown), steady: BTreeMap::new() });
-            if let Some(options) = thread.job().time.steadystate {
-                // Threads reported as one are steady as one.
-                let key = if thread.job().order.group_reporting { 0 } else { index };
-                group.steady.entry(key).or_insert_with(|| (Steady::new(options), (0, 0)));
-            }
-        }
+        let groups = threads.iter().map(|(thread, ..)| thread.group);
+        let bars = groups.collect::<BTreeSet<_>>().into_iter().map(|group| (group, bar(&shown)));
         let watched = |(thread, progress, bytes_max)| Watched {
             thread,
             progress,
@@ -95,10 +90,11 @@ impl<'a> Watch<'a> {
             samples: PerWay::all(Samples::default()),
             moved: PerWay::all((0, 0)),
         };
-        let threads = threads.into_iter().map(watched).collect();
+        let threads: Vec<Watched<'_>> = threads.into_iter().map(watched).collect();
         Watch {
+            bars: bars.collect(),
+            steady: steady_threads(&threads),
             threads,
-            groups,
             start: now,
             last: now,
             ticks: 0,
@@ -141,28 +137,19 @@ impl<'a> Watch<'a> {
         // About a second; measured, so that a delayed watcher does not make a job look faster.
         let took = self.last_look.elapsed();
         self.last_look = Instant::now();
-        for (group, watched) in &mut self.groups {
-            for (key, (steady, seen)) in &mut watched.steady {
-                let members: Vec<&Watched<'_>> = (0..)
-                    .zip(&self.threads)
-                    .filter(|(index, member)| {
-                        member.thread.group == *group
-                            && (member.thread.job().order.group_reporting || index == key)
-                    })
-                    .map(|(_, member)| member)
-                    .collect();
-                let Some(began) = members.iter().filter_map(|member| member.began).min() else {
-                    continue;
-                };
-                let total = members.iter().flat_map(|member| member.seen.0).fold((0, 0), sum);
-                let second = [(total.0, seen.0), (total.1, seen.1)]
-                    .map(|(now, then)| in_a_second(now.saturating_sub(then), took));
-                *seen = total;
-                if members.iter().any(|member| member.progress.is_running())
-                    && steady.push(began.elapsed(), second[0], second[1])
-                {
-                    members.iter().for_each(|member| member.progress.stop());
-                }
+        for SteadyThreads { members, state, seen } in &mut self.steady {
+            let members: Vec<_> = members.iter().map(|index| &self.threads[*index]).collect();
+            let Some(began) = members.iter().filter_map(|member| member.began).min() else {
+                continue;
+            };
+            let total = members.iter().flat_map(|member| member.seen.0).fold((0, 0), sum);
+            let [ios, bytes] = [(total.0, seen.0), (total.1, seen.1)]
+                .map(|(now, then)| in_a_second(now.saturating_sub(then), took));
+            *seen = total;
+            if members.iter().any(|member| member.progress.is_running())
+                && state.push(began.elapsed(), ios, bytes)
+            {
+                members.iter().for_each(|member| member.progress.stop());
             }
         }
     }
@@ -172,14 +159,12 @@ impl<'a> Watch<'a> {
         if stays {
             self.last_newline = Instant::now();
         }
-        for (group, shown) in &self.groups {
-            let members: Vec<&Watched<'_>> = self
-                .threads
-                .iter()
-                .filter(|member| member.thread.group == *group && member.progress.is_running())
-                .collect();
+        for (group, bar) in &self.bars {
+            let is_shown =
+                |it: &&Watched<'_>| it.thread.group == *group && it.progress.is_running();
+            let members: Vec<_> = self.threads.iter().filter(is_shown).collect();
             if members.is_empty() {
-                shown.bar.finish_and_clear();
+                bar.finish_and_clear();
                 continue;
             }
             let line = printable(&line(&members, interval));
@@ -189,7 +174,7 @@ impl<'a> Watch<'a> {
                     if stays {
                         drop(lines.println(&line));
                     }
-                    shown.bar.set_message(line);
+                    bar.set_message(line);
                 }
                 Shown::InLines => output::remark(&line),
             }
@@ -198,13 +183,10 @@ impl<'a> Watch<'a> {
 
     /// Clears the lines and returns the samples of each thread, in order.
     pub(crate) fn finish(self) -> Vec<(PerWay<Samples>, Option<SteadyOutcome>)> {
-        for group in self.groups.values() {
-            group.bar.finish_and_clear();
-        }
-        let steady = |index: u32, thread: &Thread<'_>| {
-            let group = self.groups.get(&thread.group)?;
-            let key = if thread.job().order.group_reporting { 0 } else { index };
-            group.steady.get(&key).map(|(steady, _)| steady.outcome())
+        self.bars.values().for_each(ProgressBar::finish_and_clear);
+        let steady = |index| {
+            let threads = self.steady.iter().find(|threads| threads.members.contains(&index));
+            threads.map(|threads| threads.state.outcome())
         };
         (0..)
             .zip(self.threads)
@@ -212,7 +194,7 @@ impl<'a> Watch<'a> {
                 // A job that verifies does one kind of I/O after another.
                 let has_phases = watched.thread.job().verify.is_some();
                 let samples = PerWay(watched.samples.0.map(|samples| samples.settled(has_phases)));
-                (samples, steady(index, watched.thread))
+                (samples, steady(index))
             })
             .collect()
     }
@@ -259,6 +241,25 @@ impl Watched<'_> {
         let by_bytes = self.bytes_max.map_or(0.0, |most| bytes / most.max(1) as f64);
         by_time.max(by_bytes).min(1.0)
     }
+}
+
+/// Returns the threads that end once they are steady.
+fn steady_threads(threads: &[Watched<'_>]) -> Vec<SteadyThreads> {
+    let is_one = |watched: &Watched<'_>| watched.thread.job().order.group_reporting;
+    let mut all: Vec<SteadyThreads> = Vec::new();
+    for (index, watched) in threads.iter().enumerate() {
+        let Some(options) = watched.thread.job().time.steadystate else { continue };
+        if is_one(watched) && all.iter().any(|it| it.members.contains(&index)) {
+            continue;
+        }
+        let is_member = |(other, it): &(usize, &Watched<'_>)| {
+            it.thread.group == watched.thread.group && (is_one(it) || *other == index)
+        };
+        let members = threads.iter().enumerate().filter(is_member).map(|(other, _)| other);
+        let members = members.collect();
+        all.push(SteadyThreads { members, state: Steady::new(options), seen: (0, 0) });
+    }
+    all
 }
 
 fn sum(a: (u64, u64), b: (u64, u64)) -> (u64, u64) {

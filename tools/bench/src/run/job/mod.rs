@@ -315,17 +315,10 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         self.pace = Pace::new(self.options, self.set.seed, self.times.start);
         let weight = self.options.time.flow.weight;
         self.share = self.set.flow.clone().map(|group| Share::join(group, weight));
+        let (time, start) = (&self.options.time, self.times.start);
         let depth_max = self.pool.depth() as u32;
-        self.search = self
-            .options
-            .time
-            .latency_target
-            .map(|target| DepthSearch::new(target, depth_max, self.times.start));
-        self.times.end = self
-            .options
-            .time
-            .runtime
-            .map(|runtime| self.times.start + self.options.time.ramp_time + runtime);
+        self.search = time.latency_target.map(|target| DepthSearch::new(target, depth_max, start));
+        self.times.end = time.runtime.map(|runtime| start + time.ramp_time + runtime);
     }
 
     fn passes(&mut self) {

@@ -99,11 +99,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             return None;
         }
         let unwritten = &self.checks.unwritten;
-        let step = self
-            .checks
-            .to_verify
-            .as_mut()?
-            .find(|step| !unwritten.contains(&(step.file, step.offset)))?;
+        let written = self.checks.to_verify.as_mut()?;
+        let step = written.find(|step| !unwritten.contains(&(step.file, step.offset)))?;
         let writer = self.checks.knows_writer.then(|| self.writer(step));
         let expected = Some(Identity { offset: step.offset, writer });
         Some(Work { what: What::Step(Step { way: Way::Read, ..step }), expected, retried: None })

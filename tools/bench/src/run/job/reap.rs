@@ -69,12 +69,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
 
     /// Counts finished I/Os, at most one batch.
     fn take_in(&mut self) {
-        let most = self
-            .options
-            .batch
-            .iodepth_batch_complete_max
-            .map_or(usize::MAX, |most| most.max(1) as usize);
-        let count = self.inflight.done.len().min(most);
+        let most = self.options.batch.iodepth_batch_complete_max.unwrap_or(u32::MAX);
+        let count = self.inflight.done.len().min(most as usize);
         self.begin_batch(count);
         // Taken and put back to reuse its memory.
         let mut done = std::mem::take(&mut self.inflight.done);

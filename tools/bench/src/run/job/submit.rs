@@ -134,13 +134,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[inline(never)]
     fn post_other(&mut self) -> bool {
         // Retries have no rate and do not wait behind paced I/Os.
-        let work = self
-            .inflight
-            .again
-            .take(self.times.now)
-            .or_else(|| self.inflight.held.take())
-            .or_else(|| self.next_work());
-        let Some(work) = work else { return false };
+        let again = self.inflight.again.take(self.times.now);
+        let ready = again.or_else(|| self.inflight.held.take());
+        let Some(work) = ready.or_else(|| self.next_work()) else { return false };
         if !self.may_go(&work) {
             self.put_off(work);
             return false;

@@ -16,6 +16,7 @@ use std::fs;
 use std::io::Read;
 use std::sync::Arc;
 
+use super::grammar::{Parsed, word};
 use super::job::{AmountOptions, JobOptions};
 use super::replay::{LogAction, LogEntry};
 use super::targets;
@@ -137,7 +138,7 @@ impl Log {
     ///
     /// # Errors
     /// A sentence that names the line.
-    fn parse(&mut self, text: &str) -> std::result::Result<Vec<LogEntry>, String> {
+    fn parse(&mut self, text: &str) -> Parsed<Vec<LogEntry>> {
         let (mut version, mut clock) = (None, Clock::default());
         let mut entries = Vec::new();
         for (number, line) in (1..).zip(text.lines()) {
@@ -172,7 +173,7 @@ impl Log {
         words: &[&str],
         version: u32,
         clock: &mut Clock,
-    ) -> std::result::Result<Option<LogEntry>, String> {
+    ) -> Parsed<Option<LogEntry>> {
         let words = match words {
             [time, rest @ ..] if version == 3 => {
                 let us = number(time)?;
@@ -209,7 +210,7 @@ impl Log {
     }
 }
 
-fn io(name: &str, offset: u64, bytes: u64) -> std::result::Result<LogAction, String> {
+fn io(name: &str, offset: u64, bytes: u64) -> Parsed<LogAction> {
     let way = match name {
         "read" => Way::Read,
         "write" => Way::Write,
@@ -222,22 +223,22 @@ fn io(name: &str, offset: u64, bytes: u64) -> std::result::Result<LogAction, Str
     Ok(LogAction::Io { way, offset, bytes })
 }
 
-fn number(text: &str) -> std::result::Result<u64, String> {
+fn number(text: &str) -> Parsed<u64> {
     text.parse().map_err(|_| format!("'{text}' is no number"))
 }
 
 /// Parses `replay_skip`, as in `write,trim`.
-pub(super) fn skip(text: &str) -> super::grammar::Parsed<[bool; 4]> {
+pub(super) fn skip(text: &str) -> Parsed<[bool; 4]> {
     let mut skip = [false; 4];
     for name in text.split(',') {
         let words = [("read", 0), ("write", 1), ("trim", 2), ("sync", 3)];
-        skip[super::grammar::word(name.trim(), &words)?] = true;
+        skip[word(name.trim(), &words)?] = true;
     }
     Ok(skip)
 }
 
 /// Splits `read_iolog` into the names of logs.
-pub(super) fn names(text: &str) -> super::grammar::Parsed<Vec<String>> {
+pub(super) fn names(text: &str) -> Parsed<Vec<String>> {
     let names = targets::pieces(text);
     match names.iter().any(String::is_empty) {
         true => Err(format!("'{text}' names no log somewhere; write it as in first:second")),
@@ -251,7 +252,7 @@ mod tests {
     use crate::options::replay::ReplayOptions;
     use proptest::prelude::*;
 
-    fn parsed(text: &str) -> std::result::Result<(Vec<String>, Vec<LogEntry>), String> {
+    fn parsed(text: &str) -> Parsed<(Vec<String>, Vec<LogEntry>)> {
         let mut log = Log::default();
         log.parse(text).map(|entries| (log.files, entries))
     }

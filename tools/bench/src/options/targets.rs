@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use adit_driver::{KernelPath, KernelTarget, Target};
 
+use super::grammar::Parsed;
 use super::{Engine, JobOptions};
 use crate::failure::{Failure, Result};
 
@@ -24,7 +25,7 @@ pub(crate) fn is_target(text: &str) -> bool {
 ///
 /// # Errors
 /// A sentence, if one of them is empty.
-pub(crate) fn split(text: &str) -> std::result::Result<Vec<String>, String> {
+pub(crate) fn split(text: &str) -> Parsed<Vec<String>> {
     let pieces = pieces(text);
     let has_targets = is_target(text) || pieces.iter().any(|piece| SCHEMES.contains(&&**piece));
     let names = if has_targets { whole_names(&pieces) } else { pieces };
@@ -74,7 +75,7 @@ fn whole_names(pieces: &[String]) -> Vec<String> {
 ///
 /// # Errors
 /// A sentence, if one is no target.
-pub(crate) fn list(text: &str) -> std::result::Result<Vec<Target>, String> {
+pub(crate) fn list(text: &str) -> Parsed<Vec<Target>> {
     let mut names: Vec<String> = Vec::new();
     for word in text.split(',') {
         match names.last_mut() {
@@ -97,7 +98,7 @@ pub(crate) fn may_be_path(job: &JobOptions) -> bool {
 ///
 /// # Errors
 /// A sentence.
-pub(crate) fn check(job: &JobOptions) -> std::result::Result<(), String> {
+pub(crate) fn check(job: &JobOptions) -> Parsed<()> {
     for name in &job.files.filename {
         target(job, name).map_err(|why| why.to_string())?;
     }

@@ -1,5 +1,7 @@
 //! Generates the I/Os of consecutive passes on one file.
 
+use std::iter;
+
 use adit_load::{Stream, happens};
 
 use super::latest::Latest;
@@ -187,40 +189,16 @@ impl Generator {
 
     /// Lists this pass's writes so far, in order, except those partly overwritten or trimmed since, even while
     /// the list is read.
-    pub(super) fn written(&self) -> WrittenSteps {
+    pub(super) fn written(&self) -> impl Iterator<Item = Step> + Send + use<> {
+        let (start, until, latest) = (self.start, self.position, self.latest.clone());
         let mut again = Generator { latest: None, ..self.clone() };
         again.start_pass(self.pass);
-        WrittenSteps { again, until: self.position, latest: self.latest.clone() }
-    }
-}
-
-/// The writes of a pass listed by [`Generator::written`].
-#[derive(Debug)]
-pub(super) struct WrittenSteps {
-    again: Generator,
-    until: u64,
-    latest: Option<Latest>,
-}
-
-impl WrittenSteps {
-    fn is_there(&self, step: &Step) -> bool {
-        let is_intact = |latest: &Latest| {
-            latest.is_intact(step.offset - self.again.start, step.bytes, step.number)
+        let steps = iter::from_fn(move || (again.position < until).then(|| again.next_step())?);
+        let is_there = move |step: &Step| {
+            let (offset, bytes) = (step.offset - start, step.bytes);
+            let is_intact = |latest: &Latest| latest.is_intact(offset, bytes, step.number);
+            step.way == Way::Write && latest.as_ref().is_none_or(is_intact)
         };
-        step.way == Way::Write && self.latest.as_ref().is_none_or(is_intact)
-    }
-}
-
-impl Iterator for WrittenSteps {
-    type Item = Step;
-
-    fn next(&mut self) -> Option<Step> {
-        while self.again.position() < self.until {
-            let step = self.again.next_step()?;
-            if self.is_there(&step) {
-                return Some(step);
-            }
-        }
-        None
+        steps.filter(is_there)
     }
 }

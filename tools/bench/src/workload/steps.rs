@@ -5,7 +5,7 @@
 
 use adit_load::{Stream, below, mix};
 
-use super::generator::{Generator, JobRegion, Step, WrittenSteps};
+use super::generator::{Generator, JobRegion, Step};
 use crate::options::{FileOrder, FileService, JobOptions};
 use crate::way::Way;
 
@@ -94,13 +94,9 @@ impl Steps {
         self.step_of(None)
     }
 
-    /// Returns the next step of a mixed workload in the given way. Such a pass cannot be replayed.
-    pub(crate) fn next_step_of(&mut self, way: Way) -> Option<Step> {
-        self.step_of(Some(way))
-    }
-
+    /// Returns the next step; in a mixed workload, the caller may choose the way. Such a pass cannot be replayed.
     #[inline]
-    fn step_of(&mut self, way: Option<Way>) -> Option<Step> {
+    pub(crate) fn step_of(&mut self, way: Option<Way>) -> Option<Step> {
         match &mut self.generators[..] {
             [only] => only.step_of(way),
             _ => self.step_in_turn(way),
@@ -163,7 +159,7 @@ impl Steps {
 
     /// Lists this pass's writes so far, file by file, as [`Generator::written`] does.
     pub(crate) fn written(&self) -> impl Iterator<Item = Step> + Send + 'static {
-        let files: Vec<WrittenSteps> = self.generators.iter().map(Generator::written).collect();
+        let files: Vec<_> = self.generators.iter().map(Generator::written).collect();
         let count = files.len() as u64;
         (0..).zip(files).flat_map(move |(file, written)| {
             written.map(move |step| Step {

@@ -8,7 +8,7 @@
 //! | `reap`, `counted` | completions and their counts |
 //! | `plain` | both in the shortest way, for jobs whose options ask nothing of single I/Os |
 //! | `replay` | the I/Os of a log, in place of a workload's |
-//! | `read_back`, `checks` | verification of written data |
+//! | `read_back` | verification of written data |
 //! | `trouble` | failures, and controllers that may recover |
 //! | `pool`, `overlap` | buffers, and the ranges in flight |
 //!
@@ -21,7 +21,6 @@
 //! A pass that wrote with `verify` is followed by a phase that reads the data back and checks it. The first
 //! failure that is not tolerated ends the job: it waits for the I/Os in flight and reports the counts so far.
 
-mod checks;
 mod counted;
 mod overlap;
 mod plain;
@@ -50,10 +49,10 @@ use crate::measure::percent;
 use crate::options::{Disabled, JobOptions};
 use crate::outcome::JobOutcome;
 use crate::way::{PerWay, Way};
-use checks::Checks;
 use counted::{AlikeIos, Cycle};
 use overlap::Overlaps;
 use pool::Pool;
+use read_back::Checks;
 use replay::Replay;
 use work::{Flight, Work};
 
@@ -231,7 +230,8 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
         let infos = || set.files.iter().map(|file| file.device.info());
         let blocks = infos().any(|info| info.is_synchronous);
         let lba_shifts = infos().map(|info| info.lba_bytes.trailing_zeros()).collect();
-        let backlog_max = checks::backlog_of(options);
+        let backlog = options.verify.as_ref().and_then(|verify| verify.backlog);
+        let backlog_max = backlog.unwrap_or(0) as usize;
         let log = options.replay.of_thread(set.number);
         let overlaps = Overlaps::of(options, set.steps.may_overlap(), depth);
         let mut job = Job {

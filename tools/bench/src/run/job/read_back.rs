@@ -6,13 +6,31 @@ use std::path::PathBuf;
 use adit_driver::paths::CommandQueue;
 
 use super::Job;
-use super::checks::ToVerify;
 use super::work::{Owned, What, Work};
 use crate::data::Identity;
 use crate::data::state::VerifyState;
-use crate::errors::{EIO, ErrorKind};
+use crate::errors::{EIO, ErrorKind, Unwritten};
+use crate::outcome::JobFailure;
 use crate::way::Way;
 use crate::workload::{JobRegion, Step};
+
+/// Verification of what was written.
+pub(super) struct Checks {
+    /// The remaining reads of a verify phase.
+    pub(super) to_verify: Option<ToVerify>,
+    pub(super) unwritten: Unwritten,
+    /// Whether the writer of each block is known; false after an earlier run that left no state.
+    pub(super) knows_writer: bool,
+    /// Mismatches so far, if the job checks all blocks before it fails.
+    pub(super) mismatches: Option<JobFailure>,
+    /// Unchecked writes, with `verify_backlog`.
+    pub(super) backlog: Vec<Step>,
+    /// How many of them are checked together; 0 to check a whole pass.
+    pub(super) backlog_max: usize,
+}
+
+/// The remaining reads of a verify phase.
+pub(super) type ToVerify = Box<dyn Iterator<Item = Step> + Send>;
 
 impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     /// Returns whether written data is read back and checked.

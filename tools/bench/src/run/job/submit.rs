@@ -374,10 +374,7 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[inline]
     fn generate(&mut self) -> Option<Step> {
         let way = if self.asked.is_mixed_by_rates { self.pace.way(self.times.now) } else { None };
-        match way {
-            Some(way) => self.set.steps.next_step_of(way),
-            None => self.set.steps.next_step(),
-        }
+        self.set.steps.step_of(way)
     }
 
     pub(super) fn writer(&self, step: Step) -> Writer {

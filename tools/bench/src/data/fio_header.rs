@@ -98,7 +98,8 @@ fn compare(bytes: &[u8], stored: u32) -> Result<(), Cause> {
     }
 }
 
-fn word(block: &[u8], at: usize) -> u32 {
+/// Returns the 32-bit number at a place.
+pub(super) fn word(block: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(std::array::from_fn(|i| block[at + i]))
 }
 

@@ -20,7 +20,7 @@ use crc_fast::{CrcAlgorithm, checksum};
 use md5::{Digest, Md5};
 use xxhash_rust::xxh64::xxh64;
 
-use super::fio_header::Header;
+use super::fio_header::{Header, word};
 use super::mismatch::{Cause, Identity, Mismatch, Writer};
 use crate::options::VerifyKind;
 
@@ -68,7 +68,7 @@ fn checked(block: &[u8], kind: VerifyKind, expected: Identity) -> Result<(), Cau
         Some(_) => {}
         None => return Err(Cause::NoKind),
     }
-    let len = u32::from_le_bytes(std::array::from_fn(|i| block[28 + i]));
+    let len = word(block, 28);
     if len as usize != block.len() {
         return Err(Cause::Length { expected: block.len(), got: len });
     }

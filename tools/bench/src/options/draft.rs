@@ -1,7 +1,7 @@
 //! A job while its options are read, in any order.
 
 use super::job::JobOptions;
-use super::values::{Engine, LatencyTarget, SteadyState, VerifyOptions};
+use super::values::{LatencyTarget, SteadyState, VerifyOptions};
 use super::{check, targets};
 use crate::units::{KbBase, Size};
 
@@ -30,8 +30,6 @@ pub(crate) struct Draft {
     pub(crate) mix_write: Option<u8>,
     /// `filesize`: the size of each of the job's own files.
     pub(crate) file_bytes: Option<u64>,
-    /// Given options that would affect I/O through the page cache.
-    pub(crate) wants_direct: Vec<&'static str>,
 }
 
 impl Draft {
@@ -49,7 +47,6 @@ impl Draft {
         self.endless();
         self.never_steady();
         check::job(&self.job)?;
-        self.unheeded()?;
         Ok(self.job)
     }
 
@@ -110,19 +107,5 @@ impl Draft {
                 *log = Some(self.job.name.clone().into());
             }
         }
-    }
-
-    /// Refuses options that are ignored only under a condition the job does not meet.
-    fn unheeded(&self) -> Result<(), String> {
-        let job = &self.job;
-        let is_cached = matches!(job.files.ioengine, Engine::Psync | Engine::Uring | Engine::Mmap)
-            && !job.files.direct;
-        let is_path = targets::may_be_path(job);
-        if let Some(name) = self.wants_direct.first().filter(|_| is_cached && is_path) {
-            return Err(format!(
-                "{name} matters only through the page cache, where it is not supported; give direct=1"
-            ));
-        }
-        Ok(())
     }
 }

@@ -37,8 +37,6 @@ use Treatment::{Absent, AbsentForRun, WithWarning, WithoutEffect};
 
 /// Any number is accepted.
 const NUMBER: &str = "any number";
-/// Any value is accepted if I/O bypasses the page cache.
-const DIRECT: &str = "any, with direct=1 or a target";
 /// The option is a switch.
 const SWITCH: &str = "0, 1";
 
@@ -95,7 +93,7 @@ impl Other {
         !text.is_empty() && self.values.split(", ").any(|value| value == text)
     }
 
-    /// Accepts a value and records a warning, or a condition that the value depends on.
+    /// Accepts a value, and records a warning if it is ignored.
     ///
     /// # Errors
     /// A sentence without the option's name, if the value would have an effect.
@@ -112,10 +110,6 @@ impl Other {
             }
             (WithoutEffect, SWITCH) => switch(text).map(drop),
             (WithoutEffect, NUMBER) => whole(text, draft.kb_base).map(drop),
-            (WithoutEffect, DIRECT) => {
-                draft.wants_direct.push(name);
-                Ok(())
-            }
             _ if self.lists(text) => Ok(()),
             (WithoutEffect, values) if self.instead.is_empty() => {
                 Err(format!("there is no '{text}'; it is one of {values}"))
@@ -173,19 +167,6 @@ mod tests {
         assert_eq!(take("thread", "1"), Ok(()));
         assert!(take("bwavgtime", "100").is_err() && take("thread", "2").is_err());
         assert!(take("clocksource", "sundial").expect_err("unknown").contains("one of"));
-    }
-
-    #[test]
-    fn what_matters_through_the_page_cache_needs_direct() {
-        let with = |direct: bool, target: &str| {
-            let mut draft = Draft::new();
-            draft.job.files.direct = direct;
-            draft.job.files.filename = vec![target.to_owned()];
-            let hint = find("fadvise_hint").expect("an option");
-            hint.take(&mut draft, "fadvise_hint", Some("0")).expect("taken");
-            draft.finish().is_ok()
-        };
-        assert!(with(true, "/dev/x") && with(false, "soft:mem=1G") && !with(false, "/dev/x"));
     }
 
     #[test]

@@ -89,11 +89,6 @@ pub(crate) fn list(text: &str) -> Parsed<Vec<Target>> {
     names.iter().map(|name| name.parse::<Target>().map_err(|why| why.to_string())).collect()
 }
 
-/// Returns whether the job may work on paths: named ones or files of its own.
-pub(crate) fn may_be_path(job: &JobOptions) -> bool {
-    job.files.filename.is_empty() || job.files.filename.iter().any(|name| !is_target(name))
-}
-
 /// Refuses targets that do not parse, and own files of unknown length.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! The lines the normal format prints before the jobs run.
 
 use super::figures::VERSION;
-use crate::human::bytes;
+use crate::human::{bytes, plural};
 use crate::options::{JobOptions, Request, Workload, name_of, targets};
 use crate::way::Way;
 
@@ -17,7 +17,7 @@ pub(crate) fn head(request: &Request) -> String {
         }
     }
     let threads: u32 = request.sections.iter().map(|section| section.job.order.numjobs).sum();
-    let plural = if threads == 1 { "" } else { "s" };
+    let plural = plural(threads.into());
     text + &format!("{VERSION}\nStarting {threads} thread{plural}\n")
 }
 

@@ -12,6 +12,9 @@ use super::job::Owned;
 use crate::failure::{Failure, Result};
 use crate::outcome::merge_stats;
 
+/// Whether a queue accepted a request.
+type Posted = std::result::Result<(), Rejected<Owned>>;
+
 /// A queue for each file of a job.
 #[derive(Debug)]
 pub(crate) struct FileQueues {
@@ -69,22 +72,14 @@ impl FileQueues {
 }
 
 impl CommandQueue<Owned> for FileQueues {
-    fn post(
-        &mut self,
-        now: Time,
-        request: Request<Owned>,
-    ) -> std::result::Result<(), Rejected<Owned>> {
+    fn post(&mut self, now: Time, request: Request<Owned>) -> Posted {
         let file = self.of(&request);
         let posted = file.queue.post(file.at(now), request);
         file.note(posted.is_ok());
         posted
     }
 
-    fn post_again(
-        &mut self,
-        now: Time,
-        request: Request<Owned>,
-    ) -> std::result::Result<(), Rejected<Owned>> {
+    fn post_again(&mut self, now: Time, request: Request<Owned>) -> Posted {
         let file = self.of(&request);
         let posted = file.queue.post_again(file.at(now), request);
         file.note(posted.is_ok());

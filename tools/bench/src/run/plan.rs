@@ -39,16 +39,11 @@ pub(crate) fn threads(sections: &[Section]) -> Vec<Thread<'_>> {
     let mut threads: Vec<Thread<'_>> = Vec::new();
     let (mut group, mut wave) = (0, 0);
     for section in sections {
-        let is_first = threads.is_empty();
-        wave += u32::from(section.job.order.stonewall && !is_first);
-        group +=
-            u32::from((section.job.order.stonewall || section.job.order.new_group) && !is_first);
-        threads.extend((0..section.job.order.numjobs).map(|number| Thread {
-            section,
-            number,
-            group,
-            wave,
-        }));
+        let (order, is_next) = (&section.job.order, !threads.is_empty());
+        wave += u32::from(order.stonewall && is_next);
+        group += u32::from((order.stonewall || order.new_group) && is_next);
+        let thread = |number| Thread { section, number, group, wave };
+        threads.extend((0..order.numjobs).map(thread));
     }
     threads
 }

@@ -128,24 +128,17 @@ impl Fleet {
         of_threads: Vec<Vec<Target>>,
         devices: BTreeMap<String, (Target, Device)>,
     ) -> Result<Fleet> {
-        let written: Vec<guard::Written<'_>> = threads
-            .iter()
-            .zip(&of_threads)
-            .filter(|(thread, _)| thread.destroys())
-            .flat_map(|(_, its)| its)
-            .map(|target| guard::Written {
-                target,
-                device: &devices[&target.to_string()].1,
-                is_ours: false,
-            })
-            .collect();
-        let mut warnings = guard::check(&written, permission(request))?;
         let device = |target: &Target| &devices[&target.to_string()].1;
-        let planned = threads
-            .iter()
-            .zip(of_threads)
-            .map(|(thread, its)| planned(thread, its, device))
-            .collect::<Result<Vec<Planned>>>()?;
+        let writers = threads.iter().zip(&of_threads).filter(|(thread, _)| thread.destroys());
+        let written = writers.flat_map(|(_, its)| its).map(|target| guard::Written {
+            target,
+            device: device(target),
+            is_ours: false,
+        });
+        let mut warnings = guard::check(&written.collect::<Vec<_>>(), permission(request))?;
+        let planned = threads.iter().zip(of_threads);
+        let planned = planned.map(|(thread, its)| plan_thread(thread, its, device));
+        let planned = planned.collect::<Result<Vec<Planned>>>()?;
         // Threads of one job cause the same warning.
         for crowded in planned.iter().filter_map(|planned| planned.crowded.as_ref()) {
             if !warnings.contains(crowded) {
@@ -161,6 +154,7 @@ impl Fleet {
             .collect();
         plan::check_apart(&apart)?;
         let retries = if request.run.recover { RECOVERY_RETRIES } else { 0 };
+        let flows = threads.iter().map(|thread| (thread.job().time.flow.id, Arc::default()));
         Ok(Fleet {
             devices,
             planned,
@@ -168,10 +162,7 @@ impl Fleet {
             started_unix_ms: unix_ms(),
             retries,
             state_folder: request.run.aux_path.clone(),
-            flows: threads
-                .iter()
-                .map(|thread| (thread.job().time.flow.id, Arc::default()))
-                .collect(),
+            flows: flows.collect(),
         })
     }
 
@@ -430,7 +421,8 @@ fn server_timeout(users: &[(&Thread<'_>, usize)]) -> Duration {
     timeouts.min().map_or(usual, |timeout| (timeout / 4).clamp(SERVER_TIMEOUT_MIN, usual))
 }
 
-fn planned<'a>(
+/// Plans a thread for its targets.
+fn plan_thread<'a>(
     thread: &Thread<'_>,
     its: Vec<Target>,
     device: impl Fn(&Target) -> &'a Device,

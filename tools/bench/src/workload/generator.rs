@@ -165,21 +165,6 @@ impl Generator {
         self.places.restart(self.seed, pass);
     }
 
-    /// Returns the number of this pass, from zero.
-    pub(crate) fn pass(&self) -> u64 {
-        self.pass
-    }
-
-    /// Returns how many steps of this pass were taken.
-    pub(crate) fn position(&self) -> u64 {
-        self.position
-    }
-
-    /// Returns whether two writes or trims of one pass may overlap.
-    pub(crate) fn may_overlap(&self) -> bool {
-        self.may_overlap
-    }
-
     /// Returns whether no later step has changed what this one wrote.
     pub(crate) fn is_intact(&self, step: &Step) -> bool {
         self.latest.as_ref().is_none_or(|latest| {

@@ -127,17 +127,17 @@ impl Steps {
 
     /// Returns the number of this pass, from zero.
     pub(crate) fn pass(&self) -> u64 {
-        self.generators.first().map_or(0, Generator::pass)
+        self.generators.first().map_or(0, |generator| generator.pass)
     }
 
     /// Returns how many steps of this pass were taken, on all files.
     pub(crate) fn position(&self) -> u64 {
-        self.generators.iter().map(Generator::position).sum()
+        self.generators.iter().map(|generator| generator.position).sum()
     }
 
     /// Returns whether two writes or trims of one pass may overlap.
     pub(crate) fn may_overlap(&self) -> bool {
-        self.generators.iter().any(Generator::may_overlap)
+        self.generators.iter().any(|generator| generator.may_overlap)
     }
 
     /// Returns whether no later step has changed what this one wrote.

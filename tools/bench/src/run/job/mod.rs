@@ -44,7 +44,7 @@ use super::cpu::Cpu;
 use super::flow::Share;
 use super::latency_target::DepthSearch;
 use super::pace::Pace;
-use crate::errors::{EIO, Unwritten};
+use crate::errors::EIO;
 use crate::measure::percent;
 use crate::options::{Disabled, JobOptions};
 use crate::outcome::JobOutcome;
@@ -95,6 +95,7 @@ impl InFlight {
 }
 
 /// Writes since the last Flush.
+#[derive(Default)]
 struct Flushes {
     writes_issued: u64,
     /// `writes_issued` at the last Flush.
@@ -249,20 +250,17 @@ impl<'a, Q: CommandQueue<Owned>> Job<'a, Q> {
             replay: log.map(|log| Replay::new(log.clone(), files)),
             search: None,
             checks: Checks {
-                to_verify: None,
-                unwritten: Unwritten::new(),
                 knows_writer: true,
-                mismatches: None,
                 // Includes I/Os chosen before the backlog was full.
                 backlog: Vec::with_capacity(backlog_max + depth),
                 backlog_max,
+                ..Checks::default()
             },
             issued: Issued::of(options),
             flushes: Flushes {
-                writes_issued: 0,
-                flushed_at: 0,
                 is_dirty: vec![false; files].into(),
                 to_flush: Vec::with_capacity(files),
+                ..Flushes::default()
             },
             is_full: false,
             is_draining: false,

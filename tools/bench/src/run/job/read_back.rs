@@ -15,6 +15,7 @@ use crate::way::Way;
 use crate::workload::{JobRegion, Step};
 
 /// Verification of what was written.
+#[derive(Default)]
 pub(super) struct Checks {
     /// The remaining reads of a verify phase.
     pub(super) to_verify: Option<ToVerify>,

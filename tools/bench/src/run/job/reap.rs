@@ -8,6 +8,7 @@ use super::work::{Flight, Owned, What};
 use super::{Job, TICK};
 use crate::errors::{EIO, ETIMEDOUT};
 use crate::logs::IoSample;
+use crate::measure::per_second;
 use crate::run::cpu::Cpu;
 use crate::way::{PerWay, Way};
 use crate::workload::Step;
@@ -156,9 +157,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             };
             logs.record(self.times.now.since(self.times.start), step.way, io);
         }
-        if let Some(most) =
-            self.options.time.max_latency.filter(|most| u128::from(latency.lat) > most.as_nanos())
-        {
+        let most = self.options.time.max_latency;
+        if let Some(most) = most.filter(|most| u128::from(latency.lat) > most.as_nanos()) {
             let took = crate::human::latency(latency.lat);
             let what = self.told(&self.inflight.flights[slot as usize].work);
             let most = crate::human::latency(most.as_nanos() as u64);
@@ -272,11 +272,9 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let rw = self.options.rw;
         let does = |way: &Way| [rw.reads, rw.writes, rw.trims][*way as usize];
         for way in Way::ALL.into_iter().filter(does) {
-            let per_second = |count: u64| (count as f64 / took.as_secs_f64()) as u64;
-            let (ios, bytes) = (
-                per_second(counted[way].0 - before[way].0),
-                per_second(counted[way].1 - before[way].1),
-            );
+            let rate = |count: u64| per_second(count, took) as u64;
+            let ((ios, bytes), (ios_before, bytes_before)) = (counted[way], before[way]);
+            let (ios, bytes) = (rate(ios - ios_before), rate(bytes - bytes_before));
             let rates = &self.options.rates;
             for (option, unit, least, got) in [
                 ("rate_min", "bytes/s", rates.rate_min[way], bytes),

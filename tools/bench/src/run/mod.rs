@@ -110,20 +110,21 @@ impl OpenRun<'_> {
         let watched = ends
             .map(|((thread, progress), planned)| (thread, progress, planned.bytes_max))
             .collect();
-        let mut watch = Watch::new(&self.request.run, watched);
-        let mut status = StatusReports {
-            every: self.request.run.status_interval,
-            last: Instant::now(),
+        let mut course = Course {
+            watch: Watch::new(&self.request.run, watched),
+            outcomes: self.threads.iter().map(|_| None).collect(),
+            status_interval: self.request.run.status_interval,
+            last_status: Instant::now(),
             on_status,
         };
-        let mut outcomes: Vec<Option<JobOutcome>> = self.threads.iter().map(|_| None).collect();
         let waves = self.threads.last().map_or(0, |thread| thread.wave + 1);
         for wave in 0..waves {
             if self.interrupt.requested() {
                 break;
             }
-            self.run_wave(wave, &mut watch, &mut outcomes, &mut status)?;
+            self.run_wave(wave, &mut course)?;
         }
+        let Course { watch, mut outcomes, .. } = course;
         for ((samples, steady), outcome) in watch.finish().into_iter().zip(&mut outcomes) {
             let Some(outcome) = outcome else { continue };
             outcome.steady = steady;
@@ -142,13 +143,7 @@ impl OpenRun<'_> {
     }
 
     /// Runs the threads of a wave concurrently.
-    fn run_wave(
-        &self,
-        wave: u32,
-        watch: &mut Watch<'_>,
-        outcomes: &mut [Option<JobOutcome>],
-        status: &mut StatusReports<'_>,
-    ) -> Result<()> {
+    fn run_wave(&self, wave: u32, course: &mut Course<'_>) -> Result<()> {
         let of_wave: Vec<usize> =
             (0..self.threads.len()).filter(|index| self.threads[*index].wave == wave).collect();
         let mut ready = Vec::new();
@@ -176,7 +171,7 @@ impl OpenRun<'_> {
                 });
             }
             drop(sender);
-            self.collect(&receiver, watch, outcomes, status)
+            self.collect(&receiver, course)
         })
     }
 
@@ -184,13 +179,11 @@ impl OpenRun<'_> {
     fn collect(
         &self,
         receiver: &Receiver<(usize, Ended<JobOutcome>)>,
-        watch: &mut Watch<'_>,
-        outcomes: &mut [Option<JobOutcome>],
-        status: &mut StatusReports<'_>,
+        course: &mut Course<'_>,
     ) -> Result<()> {
         let mut told = Ok(());
         loop {
-            match receiver.recv_timeout(watch.until_next().min(supervisor::LOOK_EVERY)) {
+            match receiver.recv_timeout(course.watch.until_next().min(supervisor::LOOK_EVERY)) {
                 Ok((index, Err(why))) => {
                     self.progress.iter().for_each(Progress::stop);
                     let name = &self.threads[index].job().name;
@@ -201,15 +194,15 @@ impl OpenRun<'_> {
                 }
                 Ok((index, Ok(outcome))) => {
                     self.end_others(&self.threads[index], &outcome);
-                    outcomes[index] = Some(outcome);
+                    course.outcomes[index] = Some(outcome);
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     for controller in self.fleet.controllers() {
                         supervisor::look(controller, self.recovery);
                     }
-                    watch.tick();
-                    if (self.interrupt.takes_status() || status.is_due()) && told.is_ok() {
-                        told = (status.on_status)(&self.so_far(outcomes));
+                    course.watch.tick();
+                    if (self.interrupt.takes_status() || course.is_status_due()) && told.is_ok() {
+                        told = (course.on_status)(&self.so_far(&course.outcomes));
                     }
                 }
                 Err(RecvTimeoutError::Disconnected) => return told,
@@ -313,18 +306,21 @@ fn unheeded(request: &Request) -> impl Iterator<Item = Warning> {
     })
 }
 
-/// Schedules the reports of `status_interval`.
-struct StatusReports<'a> {
-    every: Option<Duration>,
-    last: Instant,
+/// A run while it goes on.
+struct Course<'a> {
+    watch: Watch<'a>,
+    /// By thread, once it has ended.
+    outcomes: Vec<Option<JobOutcome>>,
+    status_interval: Option<Duration>,
+    last_status: Instant,
     on_status: OnStatus<'a>,
 }
 
-impl StatusReports<'_> {
-    fn is_due(&mut self) -> bool {
-        let is_due = self.every.is_some_and(|every| self.last.elapsed() >= every);
+impl Course<'_> {
+    fn is_status_due(&mut self) -> bool {
+        let is_due = self.status_interval.is_some_and(|every| self.last_status.elapsed() >= every);
         if is_due {
-            self.last = Instant::now();
+            self.last_status = Instant::now();
         }
         is_due
     }

@@ -3,15 +3,19 @@
 //! The style is inline as well, so that the page opens without a network, on a phone and on paper. All text from reports
 //! is escaped, here in [`escaped`] and in plots by the plotting crate.
 
-use super::super::figures::Metric;
-use super::super::file::Report;
-use super::super::table::{self, Table};
-use super::data::{Data, job_text};
-use super::draw::{self, Drawn};
-use super::plot::{COLOURS, PALETTE};
+mod data;
+mod draw;
+mod plot;
+
 use crate::failure::{Failure, Result};
 use crate::human::printable;
+use crate::side::figures::Metric;
+use crate::side::file::Report;
+use crate::side::table::{self, Table};
 use crate::way::Way;
+use data::{Data, job_text};
+use draw::Drawn;
+use plot::{COLOURS, PALETTE};
 
 /// Maximum plots of one kind; the table has the remaining figures.
 const PLOTS_MAX: usize = 12;
@@ -195,8 +199,8 @@ fn figure(drawn: &Drawn) -> Result<String> {
 mod tests {
     use serde_json::json;
 
-    use super::super::super::summary::tests::report;
     use super::*;
+    use crate::side::summary::tests::report;
 
     fn page_of(reports: &[serde_json::Value]) -> String {
         let named = |(index, report): (usize, &serde_json::Value)| {

@@ -3,13 +3,7 @@
 //! The drawing is in the feature `report`, without which the command says what is missing.
 
 #[cfg(feature = "report")]
-mod data;
-#[cfg(feature = "report")]
-mod draw;
-#[cfg(feature = "report")]
 mod html;
-#[cfg(feature = "report")]
-mod plot;
 
 use std::path::{Path, PathBuf};
 

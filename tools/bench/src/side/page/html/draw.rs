@@ -2,11 +2,11 @@
 
 use std::collections::BTreeSet;
 
-use super::super::figures::{Metric, WayFigures};
-use super::super::summary::Point;
 use super::data::{Data, Panel};
 use super::plot::{Axis, ColouredLine, Plot, Scale};
 use crate::human::printable;
+use crate::side::figures::{Metric, WayFigures};
+use crate::side::summary::Point;
 use crate::way::Way;
 
 /// A plot with its captions.

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::super::figures::{ReportEntry, WayFigures};
-use super::super::file::Report;
-use super::super::summary::{self, Point, sweep_text};
 use super::plot::COLOURS;
 use crate::human::printable;
+use crate::side::figures::{ReportEntry, WayFigures};
+use crate::side::file::Report;
+use crate::side::summary::{self, Point, sweep_text};
 use crate::way::Way;
 
 /// All data of a page.

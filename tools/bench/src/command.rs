@@ -43,11 +43,11 @@ pub fn command(command: &BenchCommand) -> Result<()> {
 }
 
 fn jobs(args: &BenchArgs) -> Result<()> {
-    if args.asks_version() {
+    if args.run.version {
         return Output::Standard.write(concat!("adit-", env!("CARGO_PKG_VERSION"), "\n"));
     }
     // Standard input may be a job file, which is read once.
-    if args.shows_command() {
+    if args.run.showcmd {
         return Output::Standard.write(&args.showcmd()?);
     }
     let request = args.request()?;

@@ -42,23 +42,15 @@ impl IoLog {
         Ok(IoLog { file, names, flush })
     }
 
-    /// Records an I/O of `bytes` at `offset` of a file, issued `at` after the start.
+    /// Records an I/O of `bytes` at `offset` of a file, or a flush, issued `at` after the start.
     pub(crate) fn record(
         &mut self,
         at: Duration,
         file: u32,
-        way: Way,
+        way: Option<Way>,
         (offset, bytes): (u64, u64),
     ) {
-        self.add(at, file, way.name(), offset, bytes);
-    }
-
-    /// Records a flush of a file.
-    pub(crate) fn record_flush(&mut self, at: Duration, file: u32) {
-        self.add(at, file, self.flush, 0, 0);
-    }
-
-    fn add(&mut self, at: Duration, file: u32, action: &str, offset: u64, bytes: u64) {
+        let action = way.map_or(self.flush, Way::name);
         let (us, name) = (at.as_micros(), &self.names[file as usize]);
         self.file.write(|text| writeln!(text, "{us} {name} {action} {offset} {bytes}"));
     }

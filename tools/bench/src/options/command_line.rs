@@ -44,7 +44,7 @@ const EFFECTLESS: &str = "Job: accepted without effect";
 /// Runs fio's jobs over any path to a device, and reports as fio does
 #[derive(Clone, Debug)]
 pub struct BenchArgs {
-    run: RunOptions,
+    pub(crate) run: RunOptions,
     /// Job options, in the order given.
     options: Vec<Written>,
     /// Job files.
@@ -87,16 +87,6 @@ impl BenchArgs {
         request.refuse_writes()?;
         self.check_limits(&request)?;
         Ok(request)
-    }
-
-    /// Returns whether only the version is asked for.
-    pub(crate) fn asks_version(&self) -> bool {
-        self.run.version
-    }
-
-    /// Returns whether the jobs are shown as a command line, not run.
-    pub(crate) fn shows_command(&self) -> bool {
-        self.run.showcmd
     }
 
     /// Returns an equivalent command line for the jobs.

@@ -30,7 +30,7 @@ pub(crate) mod written;
 
 pub(crate) use check::writes;
 pub use command_line::BenchArgs;
-pub(crate) use grammar::{name_of, numbers};
+pub(crate) use grammar::{fraction, name_of, numbers};
 pub(crate) use job::*;
 pub(crate) use request::{RANDSEED, Request};
 pub(crate) use run::RunOptions;

@@ -16,6 +16,7 @@ use super::file;
 use super::summary::{self, Point};
 use super::table::{self, Table};
 use crate::failure::{Failure, Result};
+use crate::options::fraction;
 use crate::output::Output;
 use crate::way::Way;
 
@@ -46,10 +47,7 @@ pub(crate) struct CompareArgs {
 /// Parses a percentage as a fraction.
 fn percent(text: &str) -> std::result::Result<f64, String> {
     let number = text.strip_suffix('%').unwrap_or(text).trim();
-    let percent = number.parse().ok().filter(|percent: &f64| (0.0..=1000.0).contains(percent));
-    percent
-        .map(|percent| percent / 100.0)
-        .ok_or_else(|| format!("'{text}' is not a share in percent such as 5% or 0.5%"))
+    fraction(number, 0.0, 1000.0).map(|percent| percent / 100.0)
 }
 
 /// Runs the command.

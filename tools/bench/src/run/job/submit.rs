@@ -417,8 +417,10 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let Some(log) = self.set.iolog.as_mut().filter(|_| work.retried.is_none()) else { return };
         let at = self.times.now.since(self.times.start);
         match work.what {
-            What::Step(step) => log.record(at, step.file, step.way, (step.offset, step.bytes)),
-            What::Flush(file) => log.record_flush(at, file),
+            What::Step(step) => {
+                log.record(at, step.file, Some(step.way), (step.offset, step.bytes));
+            }
+            What::Flush(file) => log.record(at, file, None, (0, 0)),
         }
     }
 }

@@ -24,7 +24,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
     #[cold]
     pub(super) fn io_failed(&mut self, work: Work, since: Time, error: CommandError) {
         self.is_down = self.set.recovery.is_in_sight() && self.queue.check().is_err();
-        if self.is_end_of_space(&work, error) {
+        let is_write = matches!(work.what, What::Step(step) if step.way == Way::Write);
+        if self.options.amount.fill_device && is_write && error.is_no_space() {
             self.is_full = true;
             return;
         }
@@ -44,12 +45,6 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let is_tolerated = self.tolerates(kind, errno_of(error));
         let message = format!("{} failed: {why}", self.told(&work));
         self.error(kind, is_tolerated, name_of(error), message);
-    }
-
-    /// Returns whether the error is the one that ends `fill_device`.
-    fn is_end_of_space(&self, work: &Work, error: CommandError) -> bool {
-        let is_write = matches!(work.what, What::Step(step) if step.way == Way::Write);
-        self.options.amount.fill_device && is_write && error.is_no_space()
     }
 
     /// Schedules a retry if it is worthwhile; returns whether it did.
@@ -77,7 +72,8 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
         let is_told = self.outcome.errors.count(kind, name);
         // On a path that does not recover, nothing more will succeed.
         let goes_on = self.is_down || self.queue.check().is_ok();
-        let looks_at_all = kind == ErrorKind::Verify && !self.is_fatal();
+        let is_fatal = self.options.verify.as_ref().is_some_and(|verify| verify.fatal);
+        let looks_at_all = kind == ErrorKind::Verify && !is_fatal;
         if !goes_on || !(is_tolerated || looks_at_all) {
             return self.fail(kind.errno(), message);
         }
@@ -97,11 +93,6 @@ impl<Q: CommandQueue<Owned>> Job<'_, Q> {
             true => self.options.failures.continue_on_error.covers(kind),
             false => ignored.contains(&errno),
         }
-    }
-
-    /// Returns whether the first mismatch ends the job.
-    fn is_fatal(&self) -> bool {
-        self.options.verify.as_ref().is_some_and(|verify| verify.fatal)
     }
 
     #[cold]

@@ -97,7 +97,6 @@ pub(crate) fn run(args: &LabArgs) -> Result<()> {
         let figures = measure.make(args.gpu.ordinal)?;
         return Output::Standard.write(&format!("{figures:#}\n"));
     }
-    steps::check_names(&args.only)?;
     let (whole, stress_s) = if args.quick { (QUICK, 15) } else { (WHOLE, 60) };
     let plan = Plan {
         gpu: args.gpu.ordinal,
@@ -105,6 +104,7 @@ pub(crate) fn run(args: &LabArgs) -> Result<()> {
         is_quick: args.quick,
         stress_s: args.stress_seconds.unwrap_or(stress_s),
     };
+    plan.check_names(&args.only)?;
     let whole = whole + Duration::from_secs(plan.stress_s.saturating_sub(stress_s));
     let interrupt = Interrupt::install()?;
     let mut lab = Lab { args, deadline: Instant::now() + whole - GRACE, interrupt };

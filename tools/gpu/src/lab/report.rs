@@ -83,7 +83,7 @@ pub(super) struct StepReport {
 impl StepReport {
     fn of(step: &Step, report: &Value) -> StepReport {
         let figures = step.expected.iter().map(|one| {
-            let measured = one.figure.read(report);
+            let measured = (one.figure)(report);
             Measured {
                 what: one.what,
                 expected: one.goal.text(),

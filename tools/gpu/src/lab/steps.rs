@@ -12,24 +12,6 @@ use crate::interrupt::Interrupt;
 use crate::options::is_emulated;
 
 const MACHINE: &str = "machine";
-/// The steps after the first, in order.
-const NAMES: [&str; 15] = [
-    "selftest",
-    "host copies",
-    "green contexts",
-    "doorbell stress",
-    "checksums",
-    "foreign streams",
-    "two processes",
-    "bench",
-    "bench in host memory",
-    "bench by the CPU",
-    "trace one-shot",
-    "trace persistent",
-    "trace in host memory",
-    "KV tensors",
-    "sanitizers",
-];
 /// 768 MiB, with and without the page cache, verified in the GPU's memory.
 const TENSORS: &str = "kv bench --workload dual-blade --model opt-1.3b --prompt 120 --gen 8 --config dual,direct --verify";
 /// Where the sanitizer lies if it is not in `PATH`.
@@ -61,32 +43,16 @@ enum How {
 }
 
 /// A figure of a step's report, beside the value expected.
-#[derive(Clone)]
 pub(super) struct Expected {
     pub(super) what: &'static str,
     pub(super) goal: Goal,
     /// The source of the value.
     pub(super) source: &'static str,
-    /// `None` if the report has no such figure, as for times of the emulated GPU.
-    pub(super) figure: Figure,
+    pub(super) figure: Box<Figure>,
 }
 
-/// How a figure is found in a step's report.
-#[derive(Clone, Copy)]
-pub(super) enum Figure {
-    /// At a JSON pointer.
-    At(&'static str),
-    Computed(fn(&Value) -> Option<f64>),
-}
-
-impl Figure {
-    pub(super) fn read(self, report: &Value) -> Option<f64> {
-        match self {
-            Figure::At(pointer) => report.pointer(pointer)?.as_f64(),
-            Figure::Computed(compute) => compute(report),
-        }
-    }
-}
+/// Finds a figure in a step's report; `None` if it has no such figure, as for times of the emulated GPU.
+type Figure = dyn Fn(&Value) -> Option<f64> + Sync;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Goal {
@@ -160,25 +126,44 @@ impl Plan {
             )
     }
 
-    /// Returns the others.
+    /// Returns the others, in order.
     pub(super) fn steps(&self, machine: &Machine) -> Vec<Step> {
-        NAMES.into_iter().map(|name| self.named(name, machine)).collect()
+        let time = self.time(2000, 500);
+        let in_host = machine.bench(&machine.share(8), 16, &time) + " --placement host";
+        let by_cpu = format!("gpu bench --controller cpu --queues 1 --depth 256 --runtime {time}");
+        vec![
+            self.selftest(),
+            self.host_copies(machine),
+            self.green_contexts(machine),
+            self.stress(machine),
+            self.checksums(),
+            self.foreign(),
+            self.two_processes(machine),
+            self.curve(machine, &time),
+            self.rate("bench in host memory", &in_host)
+                .tells("the same across PCIe: rings in pinned memory"),
+            self.rate("bench by the CPU", &by_cpu)
+                .tells("the same with a thread of the CPU as the controller"),
+            self.trace("trace one-shot", ""),
+            self.trace("trace persistent", "--kernel persistent"),
+            self.trace("trace in host memory", "--placement host"),
+            self.tensors(),
+            self.sanitizers(machine),
+        ]
     }
 
-    fn named(&self, name: &'static str, machine: &Machine) -> Step {
-        match name {
-            "selftest" => self.selftest(name),
-            "host copies" => self.host_copies(name, machine),
-            "green contexts" => self.green_contexts(name, machine),
-            "doorbell stress" => self.stress(name, machine),
-            "checksums" => self.checksums(name),
-            "foreign streams" => self.foreign(name),
-            "two processes" => self.two_processes(name, machine),
-            "KV tensors" => self.tensors(name),
-            "sanitizers" => self.sanitizers(name, machine),
-            _ if name.starts_with("bench") => self.bench(name, machine),
-            _ => self.trace(name),
-        }
+    /// Checks the names of steps to run.
+    ///
+    /// # Errors
+    /// A usage failure that lists the steps, for a name that none has.
+    pub(super) fn check_names(&self, names: &[String]) -> Result<()> {
+        let steps = self.steps(&Machine::of(&Value::Null));
+        let is_known =
+            |name: &&String| *name == MACHINE || steps.iter().any(|step| step.name == *name);
+        let Some(name) = names.iter().find(|name| !is_known(name)) else { return Ok(()) };
+        let there: Vec<_> = steps.iter().map(|step| format!("'{}'", step.name)).collect();
+        let there = there.join(", ");
+        Err(Failure::usage(format!("--only {name}: there is no such step; there are: {there}")))
     }
 
     /// Makes a step that runs `adit` with a line's words, the GPU's number and `--json`.
@@ -208,8 +193,8 @@ impl Plan {
         format!("{}ms", if self.is_quick { quick_ms } else { full_ms })
     }
 
-    fn selftest(&self, name: &'static str) -> Step {
-        self.step(name, "gpu selftest", 90)
+    fn selftest(&self) -> Step {
+        self.step("selftest", "gpu selftest", 90)
             .tells("whether driver, device code, memory, rings and doorbells do what rings rely on")
             .by(TESTED)
             .computes("checks that failed", AtMost(0.0), |report| {
@@ -217,10 +202,10 @@ impl Plan {
             })
     }
 
-    fn host_copies(&self, name: &'static str, machine: &Machine) -> Step {
+    fn host_copies(&self, machine: &Machine) -> Step {
         // PCIe 5.0 from Hopper on; a kind of GPU that is slower says so in the report.
         let goal = AtLeast(if machine.major >= 9 { 50.0 } else { 22.0 });
-        self.measure(name, 60)
+        self.measure("host copies", 60)
             .tells("copies between registered host memory and the GPU, by size and direction")
             .by(COPIES)
             .expects("bytes that arrived wrong", AtMost(0.0), "/wrong_bytes")
@@ -229,11 +214,11 @@ impl Plan {
             .expects("GB/s from the GPU to pinned host memory", goal, "/best/from_gpu")
     }
 
-    fn green_contexts(&self, name: &'static str, machine: &Machine) -> Step {
+    fn green_contexts(&self, machine: &Machine) -> Step {
         const SMS: &str = "/curve/0/beside_compute/sms_given";
         const DISTURBANCE: &str = "/curve/0/beside_compute/disturbance";
         let line = machine.bench(&machine.share(8), 16, &self.time(2000, 1000));
-        self.step(name, &line, 60)
+        self.step("green contexts", &line, 60)
             .tells("what a compute kernel loses, by its own clock, where I/O has multiprocessors of its own")
             .by(GREEN)
             .expects("multiprocessors that I/O has to itself", AtLeast(1.0), SMS)
@@ -245,18 +230,18 @@ impl Plan {
             .expects("slow-down by the rings' work alone", AtMost(0.02), DISTURBANCE)
     }
 
-    fn stress(&self, name: &'static str, machine: &Machine) -> Step {
+    fn stress(&self, machine: &Machine) -> Step {
         const FULL: &str = "/curve/0/saturated/cq_full";
         let line = machine.bench(&machine.share(8), 1, &format!("{}s", self.stress_s));
-        self.step(name, &line, self.stress_s + 45)
+        self.step("doorbell stress", &line, self.stress_s + 45)
             .tells("doorbells of one queue, rung by warps of several multiprocessors; a command that is out of order or half written fails the step")
             .by(GOALS)
             .expects("commands per submission doorbell", AtLeast(16.0), PER_DOORBELL)
             .expects("looks at a full completion ring", AtMost(0.0), FULL)
     }
 
-    fn checksums(&self, name: &'static str) -> Step {
-        self.measure(name, 45)
+    fn checksums(&self) -> Step {
+        self.measure("checksums", 45)
             .tells("how fast the GPU compares checksums")
             .by(TESTED)
             .expects("verdicts that are wrong", AtMost(0.0), "/wrong_verdicts")
@@ -264,8 +249,8 @@ impl Plan {
             .expects("GB/s of each SM, 8 SMs", AtLeast(12.0), "/of_8_sms/gb_per_s_of_each")
     }
 
-    fn foreign(&self, name: &'static str) -> Step {
-        self.measure(name, 90)
+    fn foreign(&self) -> Step {
+        self.measure("foreign streams", 90)
             .tells(
                 "whether kernels and calls of other libraries go on beside the persistent kernel",
             )
@@ -276,9 +261,9 @@ impl Plan {
             })
     }
 
-    fn two_processes(&self, name: &'static str, machine: &Machine) -> Step {
+    fn two_processes(&self, machine: &Machine) -> Step {
         let line = machine.bench(&machine.share(2), 2, &self.time(3000, 1000));
-        let mut step = self.step(name, &line, 90);
+        let mut step = self.step("two processes", &line, 90);
         step.how = How::Pair;
         step.tells("rings of two processes on one GPU, which share it by time slices")
             .by(TESTED)
@@ -293,31 +278,20 @@ impl Plan {
             })
     }
 
-    fn bench(&self, name: &'static str, machine: &Machine) -> Step {
-        let time = self.time(2000, 500);
-        let (line, tells) = match name {
-            "bench" => return self.curve(name, machine, &time),
-            "bench in host memory" => (
-                machine.bench(&machine.share(8), 16, &time) + " --placement host",
-                "the same across PCIe: rings in pinned memory",
-            ),
-            _ => (
-                format!("gpu bench --controller cpu --queues 1 --depth 256 --runtime {time}"),
-                "the same with a thread of the CPU as the controller",
-            ),
-        };
-        let step = self.step(name, &line, 45).tells(tells).by(ESTIMATE);
+    /// Makes a step of a bench whose rate alone has a goal.
+    fn rate(&self, name: &'static str, line: &str) -> Step {
+        let step = self.step(name, line, 45).by(ESTIMATE);
         step.expects("commands per second", AtLeast(1e6), PER_SECOND)
     }
 
-    fn curve(&self, name: &'static str, machine: &Machine, time: &str) -> Step {
+    fn curve(&self, machine: &Machine, time: &str) -> Step {
         // The last point.
         const RATE: &str = "/curve/3/saturated/commands_per_second";
         const PER_SQ: &str = "/curve/3/saturated/commands_per_sq_doorbell";
         const PER_LAP: &str = "/curve/3/saturated/cq_doorbells_per_lap";
         const P50: &str = "/curve/3/single/p50_ns";
         let sms = [1, 2, 4, 8].map(|sms| machine.share(sms)).join(",");
-        self.step(name, &machine.bench(&sms, 16, time), 100)
+        self.step("bench", &machine.bench(&sms, 16, time), 100)
             .tells("commands per second and doorbells on 1, 2, 4 and 8 multiprocessors; latency")
             .by(GOALS)
             .expects("commands per second, 8 SMs (100 M wanted)", AtLeast(60e6), RATE)
@@ -326,20 +300,15 @@ impl Plan {
             .expects("ns from submission to completion, p50", AtMost(5000.0), P50)
     }
 
-    fn trace(&self, name: &'static str) -> Step {
-        let more = match name {
-            "trace persistent" => "--kernel persistent",
-            "trace in host memory" => "--placement host",
-            _ => "",
-        };
+    fn trace(&self, name: &'static str, more: &str) -> Step {
         self.step(name, &format!("gpu trace {more}"), 45)
             .tells("a layer of a store's KV blocks through the rings")
             .by(TESTED)
             .expects("blocks that are not what was put", AtMost(0.0), "/verified/misses")
     }
 
-    fn tensors(&self, name: &'static str) -> Step {
-        self.step(name, TENSORS, 90)
+    fn tensors(&self) -> Step {
+        self.step("KV tensors", TENSORS, 90)
             .tells("KV tensors whose copy threads share pinned memory with drive and GPU")
             .by(TESTED)
             .computes("runs whose bytes are right in the GPU's memory", AtLeast(2.0), |report| {
@@ -348,8 +317,8 @@ impl Plan {
     }
 
     /// NVIDIA's compute-sanitizer over the self-test, where it is installed.
-    fn sanitizers(&self, name: &'static str, machine: &Machine) -> Step {
-        let mut step = self.step(name, "", 150);
+    fn sanitizers(&self, machine: &Machine) -> Step {
+        let mut step = self.step("sanitizers", "", 150);
         let adit = step.program.display().to_string();
         let line = |tool| {
             words(&format!(
@@ -419,19 +388,6 @@ fn sanitizer() -> Option<PathBuf> {
     found.chain([PathBuf::from(SANITIZER)]).find(|file| file.is_file())
 }
 
-/// # Errors
-/// A usage failure that lists the steps, for a name that none has.
-pub(super) fn check_names(names: &[String]) -> Result<()> {
-    let is_known = |name: &&String| name.as_str() == MACHINE || NAMES.contains(&name.as_str());
-    match names.iter().find(|name| !is_known(name)) {
-        None => Ok(()),
-        Some(name) => Err(Failure::usage(format!(
-            "--only {name}: there is no such step; there are: {}",
-            NAMES.map(|name| format!("'{name}'")).join(", ")
-        ))),
-    }
-}
-
 impl Step {
     fn tells(mut self, tells: &'static str) -> Step {
         self.tells = tells;
@@ -446,15 +402,17 @@ impl Step {
 
     /// Expects a figure at a JSON pointer of the report.
     fn expects(self, what: &'static str, goal: Goal, pointer: &'static str) -> Step {
-        self.expects_figure(what, goal, Figure::At(pointer))
+        self.computes(what, goal, move |report| report.pointer(pointer)?.as_f64())
     }
 
     /// Expects a figure that is computed from the report.
-    fn computes(self, what: &'static str, goal: Goal, compute: fn(&Value) -> Option<f64>) -> Step {
-        self.expects_figure(what, goal, Figure::Computed(compute))
-    }
-
-    fn expects_figure(mut self, what: &'static str, goal: Goal, figure: Figure) -> Step {
+    fn computes(
+        mut self,
+        what: &'static str,
+        goal: Goal,
+        figure: impl Fn(&Value) -> Option<f64> + Sync + 'static,
+    ) -> Step {
+        let figure = Box::new(figure);
         self.expected.push(Expected { what, goal, source: self.source, figure });
         self
     }
@@ -524,9 +482,13 @@ mod tests {
         Machine { has_gpu: true, is_emulated, sms: 132, major: 9 }
     }
 
-    fn all(is_quick: bool) -> Vec<Step> {
+    fn plan() -> Plan {
         let target = "vfio:0000:01:00.0".to_owned();
-        let plan = Plan { gpu: 0, target, is_quick, stress_s: 60 };
+        Plan { gpu: 0, target, is_quick: false, stress_s: 60 }
+    }
+
+    fn all() -> Vec<Step> {
+        let plan = plan();
         let mut steps = vec![plan.machine()];
         steps.extend(plan.steps(&machine(false)));
         steps
@@ -534,22 +496,23 @@ mod tests {
 
     #[test]
     fn every_step_says_what_it_tells_and_what_is_expected() {
-        for step in all(false) {
+        for step in all() {
             assert!(!step.tells.is_empty() && !step.expected.is_empty(), "{}", step.name);
             assert!(step.expected.iter().all(|one| !one.source.is_empty()), "{}", step.name);
             // A report without figures, as of a step that crashed, meets and misses nothing.
-            assert!(step.expected.iter().all(|one| one.figure.read(&Value::Null).is_none()));
+            assert!(step.expected.iter().all(|one| (one.figure)(&Value::Null).is_none()));
         }
-        let mut names = NAMES.to_vec();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), NAMES.len());
+        let names: Vec<&str> = all().iter().map(|step| step.name).collect();
+        let mut different = names.clone();
+        different.sort_unstable();
+        different.dedup();
+        assert_eq!(different.len(), names.len());
         assert!(names.iter().all(|name| !name.contains(',')), "--only separates them by commas");
     }
 
     #[test]
     fn a_drive_is_only_looked_at() {
-        let steps = all(false);
+        let steps = all();
         let names_it = |step: &&Step| step.commands().iter().any(|line| line.contains("vfio:"));
         let named: Vec<&str> = steps.iter().filter(names_it).map(|step| step.name).collect();
         assert_eq!(named, [MACHINE]);
@@ -559,7 +522,7 @@ mod tests {
     fn a_source_in_the_documentation_is_a_heading_of_its_page() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors().nth(2).expect("the root");
         let mut found = 0;
-        for source in all(false).iter().flat_map(|step| &step.expected).map(|one| one.source) {
+        for source in all().iter().flat_map(|step| &step.expected).map(|one| one.source) {
             let Some((page, rest)) =
                 source.split_once(", ").filter(|_| source.starts_with("docs/"))
             else {
@@ -603,11 +566,8 @@ mod tests {
             json!({ "curve": [point, point, point, point] })
         };
         let met = |name: &str, report: &Value| -> Vec<Option<bool>> {
-            let step = all(false).into_iter().find(|step| step.name == name).expect("a step");
-            step.expected
-                .iter()
-                .map(|one| Some(one.goal.is_met(one.figure.read(report)?)))
-                .collect()
+            let step = all().into_iter().find(|step| step.name == name).expect("a step");
+            step.expected.iter().map(|one| Some(one.goal.is_met((one.figure)(report)?))).collect()
         };
         let (yes, no) = (Some(true), Some(false));
         assert_eq!(met("bench", &point(1e8, 0.07)), [yes; 4]);
@@ -621,8 +581,8 @@ mod tests {
 
     #[test]
     fn a_name_that_no_step_has_is_refused_with_all_names() {
-        assert!(check_names(&["machine".to_owned(), "host copies".to_owned()]).is_ok());
-        let failure = check_names(&["copies".to_owned()]).expect_err("there is none");
+        assert!(plan().check_names(&["machine".to_owned(), "host copies".to_owned()]).is_ok());
+        let failure = plan().check_names(&["copies".to_owned()]).expect_err("there is none");
         assert!(failure.to_string().contains("'host copies', 'green contexts'"), "{failure}");
     }
 }

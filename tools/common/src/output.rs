@@ -83,6 +83,17 @@ pub fn report<T: Serialize>(
     if is_json { Output::Standard.json(&json()) } else { Output::Standard.write(&text()) }
 }
 
+/// Returns the word that JSON has for a variant without fields, so that text has the same.
+///
+/// # Panics
+/// For any other value.
+pub fn word(variant: &impl Serialize) -> String {
+    match serde_json::to_value(variant) {
+        Ok(serde_json::Value::String(word)) => word,
+        other => panic!("a variant without fields is a word, not {other:?}"),
+    }
+}
+
 fn to_standard_output(text: &str) -> io::Result<()> {
     let mut out = io::stdout().lock();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {

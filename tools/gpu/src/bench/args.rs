@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use adit_gpu::Place;
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 
 use crate::controller::QUEUES_MAX;
 use crate::options::{GpuArg, Placement};
@@ -68,21 +69,13 @@ pub(crate) struct BenchArgs {
 }
 
 /// What runs the controller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, ValueEnum)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum Processor {
     /// A thread of the CPU: the driver's software controller
     Cpu,
     /// A second kernel, on other multiprocessors
     Gpu,
-}
-
-impl Processor {
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Processor::Cpu => "cpu",
-            Processor::Gpu => "gpu",
-        }
-    }
 }
 
 impl BenchArgs {

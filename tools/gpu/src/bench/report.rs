@@ -11,6 +11,7 @@ use super::saturated::Saturated;
 use super::single::Single;
 use crate::human;
 use crate::options::is_emulated;
+use crate::output;
 
 /// The condition of every figure.
 const LABEL: &str = "software controller, no PCIe";
@@ -89,7 +90,7 @@ impl Report {
             args.depth,
             args.place().name(),
             args.warps,
-            args.controller.name()
+            output::word(&args.controller)
         );
         let mut line = |what: &str, cell: &dyn Fn(&Point) -> Option<String>| {
             let cells = self.points.iter().map(|point| cell(point).unwrap_or("-".to_owned()));
@@ -125,7 +126,7 @@ impl Report {
                 "depth": args.depth,
                 "warps": args.warps,
                 "placement": args.place().name(),
-                "controller": args.controller.name(),
+                "controller": args.controller,
                 "runtime_ms": args.runtime.as_millis() as u64,
             },
             "curve": self.points.iter().map(|point| self.point(point)).collect::<Vec<_>>(),

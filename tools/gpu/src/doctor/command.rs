@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use super::{self as doctor, Report, Row, Section, Usual, Verdict};
+use super::{self as doctor, Report, Row, Section, Usual};
 use adit_driver::{Controller, ControllerOptions, Target};
 use adit_gpu::{Device, MemoryPath};
 use clap::Args;
@@ -95,14 +95,6 @@ fn reasoned(row: &Row) -> String {
     human::printable(&parts.into_iter().flatten().collect::<Vec<_>>().join("; "))
 }
 
-fn word(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Good => "ok",
-        Verdict::Warning => "warning",
-        Verdict::Missing => "missing",
-    }
-}
-
 fn table(report: &Report) -> String {
     let rows = report.sections.iter().flat_map(|section| &section.rows);
     let width = rows.map(|row| row.name.len()).max().unwrap_or(0);
@@ -117,8 +109,9 @@ fn section_lines(section: &Section, width: usize) -> String {
 
 /// Formats a fact, with the reason and the fix below it.
 fn row_lines(row: &Row, width: usize) -> String {
-    let (word, name, value) = (word(row.verdict), row.name, human::printable(&row.value));
-    let mut lines = format!("  {word:<9}{name:<width$}  {value}\n");
+    let (verdict, name, value) =
+        (output::word(&row.verdict), row.name, human::printable(&row.value));
+    let mut lines = format!("  {verdict:<9}{name:<width$}  {value}\n");
     for (what, text) in [("why", &row.reason), ("fix", &row.fix)] {
         if let Some(text) = text {
             let text = human::printable(text);
@@ -137,29 +130,19 @@ fn summary(report: &Report) -> String {
     let why = report.obstacle().map(|row| row.name).filter(|name| *name != "GPU");
     let why = why.map(|name| format!(" ({name})")).unwrap_or_default();
     match (report.usual(), report.obstacle()) {
-        (Usual::CpuOnly, _) => format!("Rings cannot be made here{why}: CPU only."),
-        (Usual::Staged, Some(_)) => {
+        (Some(Usual::CpuOnly), _) => format!("Rings cannot be made here{why}: CPU only."),
+        (Some(Usual::Staged), Some(_)) => {
             format!("Rings cannot be made here{why}: CPU threads would stage transfers.")
         }
-        (Usual::Staged, None) => format!(
+        (Some(Usual::Staged), None) => format!(
             "No way to the GPU's memory works: by default CPU threads would stage transfers.\n\
              Rings over {path}, doorbells {how}, have to be asked for: {ASKING}."
         ),
-        (Usual::Rings, _) => format!("Rings would use {path}, doorbells {how}."),
-        (Usual::Open, _) => format!(
+        (Some(Usual::Rings), _) => format!("Rings would use {path}, doorbells {how}."),
+        (None, _) => format!(
             "Name a drive to have the ways to the GPU's memory tried.\n\
              Where none works, rings over {path} have to be asked for: {ASKING}."
         ),
-    }
-}
-
-/// Returns the name of [`Usual`]; `None` if unknown.
-fn usual(report: &Report) -> Option<&'static str> {
-    match report.usual() {
-        Usual::Rings => Some("rings"),
-        Usual::Staged => Some("staged"),
-        Usual::CpuOnly => Some("CPU only"),
-        Usual::Open => None,
     }
 }
 
@@ -168,7 +151,7 @@ fn json(args: &DoctorArgs, report: &Report) -> Value {
         "gpu": args.gpu.ordinal,
         "target": args.target.as_ref().map(ToString::to_string),
         "sections": report.sections,
-        "default": usual(report),
+        "default": report.usual(),
         "path": report.path.name(),
         "doorbells": report.doorbells,
     })
@@ -177,6 +160,7 @@ fn json(args: &DoctorArgs, report: &Report) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::doctor::Verdict;
 
     fn row(verdict: Verdict, reason: Option<&str>) -> Row {
         let (reason, fix) = (reason.map(str::to_owned), reason.map(|_| "add one".to_owned()));
@@ -225,7 +209,7 @@ mod tests {
         assert!(text.contains("by default CPU threads would stage transfers"), "{text}");
         assert!(text.contains("pinned host memory, doorbells mapped, have to be asked"), "{text}");
         assert!(text.contains("--placement host"), "{text}");
-        assert_eq!(usual(&report), Some("staged"));
+        assert_eq!(report.usual(), Some(Usual::Staged));
     }
 
     #[test]
@@ -233,7 +217,7 @@ mod tests {
         let mut report = report(MemoryPath::CpuOnly, Verdict::Missing);
         report.sections[0].rows[0].name = "host registration";
         assert!(table(&report).ends_with("(host registration): CPU only.\n"));
-        assert_eq!(usual(&report), Some("CPU only"));
+        assert_eq!(report.usual(), Some(Usual::CpuOnly));
     }
 
     #[test]

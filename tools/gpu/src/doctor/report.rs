@@ -45,16 +45,16 @@ const ESSENTIAL: [&str; 5] =
     ["GPU", "compute capability", "NVRTC", "host registration", "doorbells"];
 
 /// The default engine, with [`adit_gpu::Options::default`] and [`adit_gpu::Pool::allocate`] without a place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Usual {
     /// The GPU: pool and rings lie in its memory.
     Rings,
     /// CPU threads, through pinned memory. Rings over pinned memory may work, but only on request.
     Staged,
     /// The driver's own queue pairs, without the GPU.
+    #[serde(rename = "CPU only")]
     CpuOnly,
-    /// Depends on the drive, and none was given.
-    Open,
 }
 
 /// All findings.
@@ -80,17 +80,14 @@ impl Report {
         rows.into_iter().find(|row| row.verdict == Verdict::Missing)
     }
 
-    /// Returns the default engine.
-    pub fn usual(&self) -> Usual {
+    /// Returns the default engine; `None` if it depends on the drive, and none was given.
+    pub fn usual(&self) -> Option<Usual> {
         let instead = if self.can_stage() { Usual::Staged } else { Usual::CpuOnly };
-        if self.obstacle().is_some() {
-            return instead;
-        }
         match self.path {
-            MemoryPath::CpuOnly => Usual::CpuOnly,
-            MemoryPath::PinnedHost if self.doorbells.is_none() => Usual::Open,
-            MemoryPath::PinnedHost => instead,
-            _ => Usual::Rings,
+            _ if self.obstacle().is_some() => Some(instead),
+            MemoryPath::CpuOnly => Some(Usual::CpuOnly),
+            MemoryPath::PinnedHost => self.doorbells.map(|_| instead),
+            _ => Some(Usual::Rings),
         }
     }
 

@@ -5,13 +5,14 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use serde::{Serialize, Serializer};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::child::Ended;
 use super::steps::Step;
 use crate::failure::{Failure, Result};
 use crate::human;
+use crate::output::word;
 use adit_tools_common::whole_file::WholeFile;
 
 /// Files that say what machine this is.
@@ -23,9 +24,11 @@ const FACTS: [(&str, &str); 4] = [
 ];
 
 /// The state of a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub(super) enum StepState {
     /// Not begun, because there was no time left, or the lab was cut off.
+    #[serde(rename = "not begun")]
     NotBegun,
     Running,
     Done,
@@ -34,25 +37,6 @@ pub(super) enum StepState {
     Failed,
     /// It was ended at its limit.
     Late,
-}
-
-impl StepState {
-    fn name(self) -> &'static str {
-        match self {
-            StepState::NotBegun => "not begun",
-            StepState::Running => "running",
-            StepState::Done => "done",
-            StepState::Lacks => "lacks",
-            StepState::Failed => "failed",
-            StepState::Late => "late",
-        }
-    }
-}
-
-impl Serialize for StepState {
-    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
-        serializer.serialize_str(self.name())
-    }
 }
 
 /// A figure beside the value expected.
@@ -113,7 +97,7 @@ impl StepReport {
     /// Describes it for people: a line, and one for each figure.
     pub(super) fn line(&self) -> String {
         let why = self.said.lines().last().filter(|_| self.state != StepState::Done).unwrap_or("");
-        let (state, seconds) = (self.state.name(), self.took_s);
+        let (state, seconds) = (word(&self.state), self.took_s);
         let line = format!("{state:<10}{} ({seconds:.1} s) {}", self.name, human::printable(why));
         let figure = |one: &Measured| {
             let measured = one.measured.map_or("not measured".to_owned(), number);

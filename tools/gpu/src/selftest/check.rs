@@ -1,9 +1,10 @@
 //! One check and how it ended.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use adit_gpu::Error;
+use serde::Serialize;
 
 use crate::failure::Failure;
 
@@ -13,51 +14,36 @@ pub(super) const CODE: &str = "device code";
 const ESSENTIAL: [&str; 2] = [DRIVER, CODE];
 
 /// How a check ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum CheckOutcome {
-    /// Passed, with the finding.
-    Passed(String),
-    /// Failed, with what to do.
-    Failed(String),
+    /// It found what it should.
+    Passed,
+    /// Something is wrong.
+    Failed,
     /// The machine lacks what the check needs.
-    Skipped(String),
+    Skipped,
 }
 
-impl CheckOutcome {
-    /// Name in reports.
-    pub fn name(&self) -> &'static str {
-        match self {
-            CheckOutcome::Passed(_) => "passed",
-            CheckOutcome::Failed(_) => "failed",
-            CheckOutcome::Skipped(_) => "skipped",
-        }
-    }
-
-    /// Returns the finding or the reason.
-    pub fn detail(&self) -> &str {
-        match self {
-            CheckOutcome::Passed(detail)
-            | CheckOutcome::Failed(detail)
-            | CheckOutcome::Skipped(detail) => detail,
-        }
-    }
-}
-
-/// A finished check.
-#[derive(Clone, Debug)]
+/// A finished check; the names of its fields are those of the JSON.
+#[derive(Clone, Debug, Serialize)]
 pub struct Check {
     /// What was checked, in a few words.
     pub name: &'static str,
     /// How it ended.
     pub outcome: CheckOutcome,
+    /// The finding, or the reason with what to do.
+    pub detail: String,
     /// How long it took.
-    pub took: Duration,
+    pub took_ms: f64,
 }
 
 /// The result of all checks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Nothing failed.
+    #[serde(rename = "passed")]
     Sound,
     /// Something failed.
     Failed,
@@ -68,12 +54,11 @@ pub enum Verdict {
 
 /// Combines checks: a failure outweighs everything, and without the essential checks the rings count as unavailable.
 pub fn verdict(checks: &[Check]) -> Verdict {
-    if checks.iter().any(|check| matches!(check.outcome, CheckOutcome::Failed(_))) {
+    if checks.iter().any(|check| check.outcome == CheckOutcome::Failed) {
         return Verdict::Failed;
     }
     let has_passed = |name: &&str| {
-        let passed = |check: &Check| matches!(check.outcome, CheckOutcome::Passed(_));
-        checks.iter().any(|check| check.name == *name && passed(check))
+        checks.iter().any(|check| check.name == *name && check.outcome == CheckOutcome::Passed)
     };
     if ESSENTIAL.iter().all(has_passed) { Verdict::Sound } else { Verdict::Unavailable }
 }
@@ -132,17 +117,17 @@ pub(super) fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<
 pub(super) fn make(name: &'static str, body: impl FnOnce() -> Seen) -> Check {
     let begin = Instant::now();
     // Nothing that the body leaves behind is used after a panic.
-    let outcome = match catch_unwind(AssertUnwindSafe(body)) {
-        Ok(Ok(seen)) => CheckOutcome::Passed(seen),
+    let (outcome, detail) = match catch_unwind(AssertUnwindSafe(body)) {
+        Ok(Ok(seen)) => (CheckOutcome::Passed, seen),
         Ok(Err(Objection::Error(error))) if error.is_unavailable() => {
-            CheckOutcome::Skipped(error.to_string())
+            (CheckOutcome::Skipped, error.to_string())
         }
-        Ok(Err(Objection::Error(error))) => CheckOutcome::Failed(error.to_string()),
-        Ok(Err(Objection::Missing(what))) => CheckOutcome::Skipped(what.to_owned()),
-        Ok(Err(Objection::Wrong(what))) => CheckOutcome::Failed(what),
-        Err(panic) => CheckOutcome::Failed(format!("it panicked: {}", message_of(&*panic))),
+        Ok(Err(Objection::Error(error))) => (CheckOutcome::Failed, error.to_string()),
+        Ok(Err(Objection::Missing(what))) => (CheckOutcome::Skipped, what.to_owned()),
+        Ok(Err(Objection::Wrong(what))) => (CheckOutcome::Failed, what),
+        Err(panic) => (CheckOutcome::Failed, format!("it panicked: {}", message_of(&*panic))),
     };
-    Check { name, outcome, took: begin.elapsed() }
+    Check { name, outcome, detail, took_ms: begin.elapsed().as_secs_f64() * 1e3 }
 }
 
 fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
@@ -162,13 +147,14 @@ mod tests {
     fn what_a_machine_lacks_is_skipped_with_the_reason() {
         let check = made(|| Err(Error::unavailable("a GPU", "there is none", "add one").into()));
         let reason = "a GPU is unavailable: there is none; add one";
-        assert_eq!(check.outcome, CheckOutcome::Skipped(reason.to_owned()));
+        assert_eq!((check.outcome, check.detail.as_str()), (CheckOutcome::Skipped, reason));
     }
 
     #[test]
     fn a_panic_is_a_failure_of_its_check_alone() {
         let check = made(|| panic!("out of paper"));
-        assert_eq!(check.outcome, CheckOutcome::Failed("it panicked: out of paper".to_owned()));
+        let said = "it panicked: out of paper";
+        assert_eq!((check.outcome, check.detail.as_str()), (CheckOutcome::Failed, said));
     }
 
     #[test]

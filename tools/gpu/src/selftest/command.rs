@@ -1,7 +1,5 @@
 //! `adit gpu selftest`: checks whether this machine's GPU can drive rings.
 
-use std::fmt::Write;
-
 use super::{self as selftest, Check, CheckOutcome, Verdict};
 use clap::Args;
 use serde_json::{Value, json};
@@ -57,70 +55,50 @@ fn end(checks: &[Check]) -> Result<()> {
     match selftest::verdict(checks) {
         Verdict::Sound => Ok(()),
         Verdict::Failed => {
-            let failed =
-                checks.iter().filter(|check| matches!(check.outcome, CheckOutcome::Failed(_)));
+            let failed = checks.iter().filter(|check| check.outcome == CheckOutcome::Failed);
             Err(Failure::failed(format!("{} of {} checks failed", failed.count(), checks.len())))
         }
         Verdict::Unavailable => {
-            let skipped =
-                checks.iter().find(|check| matches!(check.outcome, CheckOutcome::Skipped(_)));
-            let why = skipped.map_or("nothing was checked", |check| check.outcome.detail());
+            let skipped = checks.iter().find(|check| check.outcome == CheckOutcome::Skipped);
+            let why = skipped.map_or("nothing was checked", |check| &check.detail);
             Err(Failure::unavailable(human::printable(why)))
         }
     }
 }
 
 fn json(gpu: u32, checks: &[Check]) -> Value {
-    let rows = checks.iter().map(|check| {
-        json!({
-            "name": check.name,
-            "outcome": check.outcome.name(),
-            "detail": check.outcome.detail(),
-            "took_ms": check.took.as_secs_f64() * 1e3,
-        })
-    });
-    let verdict = match selftest::verdict(checks) {
-        Verdict::Sound => "passed",
-        Verdict::Failed => "failed",
-        Verdict::Unavailable => "unavailable",
-    };
-    json!({ "gpu": gpu, "verdict": verdict, "checks": rows.collect::<Vec<_>>() })
+    json!({ "gpu": gpu, "verdict": selftest::verdict(checks), "checks": checks })
 }
 
 fn table(checks: &[Check]) -> String {
     let width = checks.iter().map(|check| check.name.len()).max().unwrap_or(0);
-    let mut text = String::new();
-    for Check { name, outcome, .. } in checks {
-        let detail = human::printable(outcome.detail());
-        writeln!(text, "{:<7} {name:<width$}  {detail}", outcome.name())
-            .expect("a string takes everything");
-    }
-    text
+    let line = |Check { name, outcome, detail, .. }: &Check| {
+        let (outcome, detail) = (output::word(outcome), human::printable(detail));
+        format!("{outcome:<7} {name:<width$}  {detail}\n")
+    };
+    checks.iter().map(line).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use CheckOutcome::{Failed, Passed, Skipped};
 
-    fn check(name: &'static str, outcome: CheckOutcome) -> Check {
-        Check { name, outcome, took: Duration::from_millis(2) }
+    fn check(name: &'static str, outcome: CheckOutcome, detail: &str) -> Check {
+        Check { name, outcome, detail: detail.to_owned(), took_ms: 2.0 }
     }
 
     #[test]
     fn what_was_skipped_is_the_reason_and_not_what_passed_before() {
-        let checks = [
-            check("driver and GPU", CheckOutcome::Passed("a GPU".to_owned())),
-            check("device code", CheckOutcome::Skipped("no NVRTC".to_owned())),
-        ];
+        let checks =
+            [check("driver and GPU", Passed, "a GPU"), check("device code", Skipped, "no NVRTC")];
         let failure = end(&checks).expect_err("no device code was checked");
         assert_eq!((failure.code(), failure.to_string()), (3, "no NVRTC".to_owned()));
     }
 
     #[test]
     fn nothing_to_check_ends_with_its_reason_and_a_code_of_its_own() {
-        let checks =
-            [check("driver library", CheckOutcome::Skipped("there is no driver".to_owned()))];
+        let checks = [check("driver library", Skipped, "there is no driver")];
         let failure = end(&checks).expect_err("nothing was checked");
         assert_eq!((failure.code(), failure.to_string()), (3, "there is no driver".to_owned()));
         assert_eq!(json(0, &checks)["verdict"], "unavailable");
@@ -129,8 +107,8 @@ mod tests {
     #[test]
     fn a_failed_check_is_counted_and_its_row_says_why() {
         let checks = [
-            check("driver library", CheckOutcome::Passed("CUDA 13.0".to_owned())),
-            check("partitions", CheckOutcome::Failed("there are none".to_owned())),
+            check("driver library", Passed, "CUDA 13.0"),
+            check("partitions", Failed, "there are none"),
         ];
         let failure = end(&checks).expect_err("one failed");
         assert_eq!((failure.code(), failure.to_string()), (1, "1 of 2 checks failed".to_owned()));

@@ -1,5 +1,7 @@
-//! What several commands share of their options: the GPU's number, the place of memory, and checks of both.
+//! What several commands share of their options: the GPU's number, the place of memory, targets with queues; and
+//! checks of these.
 
+use adit_driver::Target;
 use adit_gpu::{Gpu, Place};
 use clap::{Args, ValueEnum};
 
@@ -48,6 +50,23 @@ pub(crate) fn check_ordinal(ordinal: u32) -> Result<()> {
         ))),
         _ => Ok(()),
     }
+}
+
+/// Refuses a target without queues that a GPU can drive.
+///
+/// # Errors
+/// A usage error that says which targets have them.
+pub(crate) fn check_queues(target: &Target) -> Result<()> {
+    match target {
+        Target::Kernel(_) => Err(no_queues(target)),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn no_queues(target: &Target) -> Failure {
+    Failure::usage(format!(
+        "{target} is reached through the kernel and has no queues of its own; a GPU drives those of a controller: use vfio:…, vfio-user:… or soft:…"
+    ))
 }
 
 /// Refuses more multiprocessors than the GPU has.

@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
 use crate::human;
-use crate::options::{GpuArg, check_ordinal};
+use crate::options::{GpuArg, check_ordinal, check_queues};
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -50,24 +50,13 @@ pub(crate) struct DoctorArgs {
 /// There is no GPU, or no usable path; why the drive cannot be opened. The report is printed all the same.
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     check_ordinal(args.gpu.ordinal)?;
-    args.target.as_ref().map_or(Ok(()), has_queues)?;
+    args.target.as_ref().map_or(Ok(()), check_queues)?;
     let opened = args.target.as_ref().map(open).transpose();
     let device = opened.as_ref().ok().and_then(Option::as_ref);
     let report = doctor::examine(args.gpu.ordinal, device);
     output::report(args.json, || json(args, &report), || table(&report))?;
     opened?;
     end(&report)
-}
-
-/// # Errors
-/// A usage error: a target that is no controller.
-fn has_queues(target: &Target) -> Result<()> {
-    match target {
-        Target::Kernel(_) => Err(Failure::usage(format!(
-            "{target} has no queues of its own; a GPU drives those of a controller: use vfio:…, vfio-user:… or soft:…"
-        ))),
-        _ => Ok(()),
-    }
 }
 
 /// Opens the drive with doorbells in registers, as rings need them.

@@ -10,6 +10,7 @@ use adit_gpu::internals::{self, PartitionKind, Program, ProxyThread, gdr_is_pres
 use adit_gpu::{Device, DoorbellChoice, Gpu, GpuInfo, ProxyOptions, Result, compiler_version};
 
 use super::report::{Row, Verdict};
+use crate::human;
 
 /// The number of hardware queues for streams in a GPU.
 const STREAM_QUEUES_MAX: u32 = 32;
@@ -28,7 +29,7 @@ pub(super) fn gpu(gpu: &Result<Arc<Gpu>>) -> Vec<Row> {
         Row::good("GPU", &info.name),
         Row::good("driver", format!("for CUDA {}.{}", version / 1000, version % 1000 / 10)),
         capability((major, minor)),
-        Row::good("memory", bytes(info.memory_bytes)),
+        Row::good("memory", human::capacity(info.memory_bytes)),
         Row::good("multiprocessors", info.sm_count),
         stream_queues(info),
         partitions(gpu),
@@ -222,13 +223,4 @@ pub(super) fn doorbells(gpu: &Arc<Gpu>, device: &Device) -> (Row, Option<&'stati
         Some(why) => Row::by(NAME, Verdict::Warning, "by proxy: a thread rings them", &why),
     };
     (row, Some(way))
-}
-
-/// Formats a size in the largest unit that it fills.
-pub(super) fn bytes(bytes: u64) -> String {
-    let units = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
-    let unit = units.into_iter().find(|(shift, _)| bytes >> shift > 0);
-    unit.map_or(format!("{bytes} bytes"), |(shift, name)| {
-        format!("{:.1} {name}", bytes as f64 / (1u64 << shift) as f64)
-    })
 }

@@ -5,9 +5,9 @@ use std::path::Path;
 use adit_driver::Controller;
 use adit_gpu::Gpu;
 
-use super::facts;
 use super::report::Row;
 use super::topology::{Relation, Site, bar1_bytes};
+use crate::human;
 
 /// Returns everything that sysfs says about the two.
 pub(super) fn rows(
@@ -48,7 +48,7 @@ fn pair(ours: Option<Site>, theirs: Option<Site>) -> Vec<Row> {
 
 /// Describes how much of the GPU's memory devices can access at a time.
 fn window(root: &Path, address: &str, memory_bytes: u64) -> Row {
-    let value = |shown| format!("{} of {}", facts::bytes(shown), facts::bytes(memory_bytes));
+    let value = |shown| format!("{} of {}", human::capacity(shown), human::capacity(memory_bytes));
     match bar1_bytes(root, address) {
         Some(shown) if shown >= memory_bytes => Row::good("BAR1", value(shown)),
         Some(shown) => Row::warning(

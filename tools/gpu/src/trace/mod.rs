@@ -30,7 +30,7 @@ use self::timeline::Timeline;
 use crate::failure::{Failure, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
-use crate::options::{GpuArg, Placement, check_sms, is_emulated};
+use crate::options::{GpuArg, Placement, check_queues, check_sms, is_emulated};
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -123,7 +123,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<()> {
     // Reports errors first that do not depend on the machine.
     let layout = shelf::layout(&args.model, args.layers)?;
     let target = args.target.clone().map_or_else(|| memory(args, &layout), Ok)?;
-    shelf::check(&target)?;
+    check_queues(&target)?;
     let gpu = Gpu::open(args.gpu.ordinal)?;
     args.sms.map_or(Ok(()), |sms| check_sms(sms, &gpu))?;
     let interrupt = Interrupt::install()?;

@@ -16,6 +16,7 @@ use adit_kvstore::{FormatStore, OpenOptions, Store, UNIT_BYTES};
 use crate::failure::{Failure, INTERRUPTED, Result};
 use crate::human;
 use crate::interrupt::Interrupt;
+use crate::options::no_queues;
 use adit_tools_common::blocks::Blocks;
 use adit_tools_common::session::Session;
 
@@ -97,8 +98,7 @@ impl Shelf {
             ..DeviceOptions::default()
         };
         let device = Device::open(wanted.target, &options)?;
-        let controller =
-            device.controller().cloned().ok_or_else(|| no_controller(wanted.target))?;
+        let controller = device.controller().cloned().ok_or_else(|| no_queues(wanted.target))?;
         let namespace = controller.namespace_of(wanted.target)?;
         adit_guard::check_format(
             std::slice::from_ref(wanted.target),
@@ -175,21 +175,4 @@ pub(super) fn layout(model: &str, layers: u32) -> Result<Layout> {
     let whole = Blocks::layout(model)?;
     let layers = layers.min(whole.block().layers);
     Ok(Layout::new(BlockShape { layers, ..*whole.block() }, whole.order())?)
-}
-
-/// Refuses a target without queues that a GPU can drive.
-///
-/// # Errors
-/// A usage failure that says which targets have them.
-pub(super) fn check(target: &Target) -> Result<()> {
-    match target {
-        Target::Kernel(_) => Err(no_controller(target)),
-        _ => Ok(()),
-    }
-}
-
-fn no_controller(target: &Target) -> Failure {
-    Failure::usage(format!(
-        "{target} is reached through the kernel; a GPU drives queues of a controller: use vfio:…, vfio-user:… or soft:…"
-    ))
 }

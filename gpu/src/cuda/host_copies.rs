@@ -45,8 +45,7 @@ impl HostCopies {
     /// while rings run a persistent kernel on this GPU.
     pub fn new(gpu: &Arc<Gpu>, bytes: u64, timeout: Duration) -> Result<HostCopies> {
         let _busy = gpu.may_make(format_args!("allocate {bytes} bytes of the GPU's memory"))?;
-        let memory = DeviceMemory::allocate(gpu, bytes)?;
-        memory.zero()?;
+        let memory = DeviceMemory::zeroed(gpu, bytes)?;
         let stream = Stream::new(gpu, Priority::High)?;
         Ok(HostCopies { stream, registered: Vec::new(), memory, timeout })
     }

@@ -64,6 +64,17 @@ impl DeviceMemory {
         Ok(memory)
     }
 
+    /// Allocates memory for the GPU alone, zeroed.
+    ///
+    /// # Errors
+    ///
+    /// As [`DeviceMemory::allocate`] and [`DeviceMemory::write`].
+    pub fn zeroed(gpu: &Arc<Gpu>, bytes: u64) -> Result<DeviceMemory> {
+        let memory = DeviceMemory::allocate(gpu, bytes)?;
+        memory.zero()?;
+        Ok(memory)
+    }
+
     /// Allocates memory that may be exposed to PCIe devices, in whole granules (2 MiB), so that few mappings cover it.
     /// Not zeroed.
     ///

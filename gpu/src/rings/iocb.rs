@@ -119,8 +119,7 @@ impl Blocks {
         let stride = (LISTS + 8 * count as usize).next_multiple_of(4096);
         assert!(stride.is_multiple_of(8), "a block is whole words");
         assert!(stride >= LISTS + 8 * count as usize, "a block has its lists");
-        let iocbs = DeviceMemory::allocate(gpu, u64::from(count) * size_of::<Iocb>() as u64)?;
-        iocbs.zero()?;
+        let iocbs = DeviceMemory::zeroed(gpu, u64::from(count) * size_of::<Iocb>() as u64)?;
         let slot = |_| {
             let positions = vec![0; CONTEXTS_MAX];
             Slot { generation: 0, awaited: None, state: BlockState::Free, positions }

@@ -74,8 +74,7 @@ impl Compute {
         time: Duration,
     ) -> Result<Compute> {
         let bytes = 3 * u64::from(ROWS_MAX) * u64::from(ROWS_MAX) * 4;
-        let matrices = DeviceMemory::allocate(gpu, bytes)?;
-        matrices.zero()?;
+        let matrices = DeviceMemory::zeroed(gpu, bytes)?;
         let arguments = DeviceMemory::allocate(gpu, size_of::<ComputeArguments>() as u64)?;
         let times = DeviceMemory::allocate(gpu, u64::from(warps(gpu, gpu.info().sm_count)) * 16)?;
         let reached = Reached { program: Arc::clone(program), matrices, arguments, times };

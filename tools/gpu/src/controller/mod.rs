@@ -4,7 +4,7 @@
 //! counts bad ones; it moves data only if it has media. It has no admin queue: its queues exist from the start, and a
 //! failed queue is restored by recreating the whole controller.
 //!
-//! Dropping it stops it in bounded time. If the kernel does not end, its memory is leaked with a warning.
+//! Dropping it stops it in bounded time. If the kernel does not end, the GPU's memory is leaked with warnings.
 
 mod layout;
 
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use adit_driver::controller::RingDepths;
 use adit_gpu::internals::layout::{Form, LBAS_MAX};
 use adit_gpu::internals::{
-    self, DeviceMemory, Endless, Kernel, Partition, PinnedMemory, Program, Runner,
+    self, DeviceMemory, Endless, Kernel, Partition, PinnedMemory, Program, Queue, Runner,
 };
 use adit_gpu::{Error, Gpu, Place, Priority, Result, Stream};
 use zerocopy::{FromBytes, FromZeros, IntoBytes};
@@ -87,16 +87,6 @@ pub(crate) enum Fault {
     WrongCommand = 5,
 }
 
-/// A queue pair for rings, with the GPU's addresses.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Pair {
-    pub(crate) sq: u64,
-    pub(crate) cq: u64,
-    pub(crate) sq_doorbell: u64,
-    pub(crate) cq_doorbell: u64,
-    pub(crate) qid: u16,
-}
-
 /// Counters over all queues since the controller was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
@@ -124,11 +114,7 @@ enum RingMemory {
 impl RingMemory {
     fn allocate(gpu: &Arc<Gpu>, place: Place, bytes: u64) -> Result<RingMemory> {
         match place {
-            Place::Gpu => {
-                let memory = DeviceMemory::allocate(gpu, bytes)?;
-                memory.zero()?;
-                Ok(RingMemory::Gpu(memory))
-            }
+            Place::Gpu => DeviceMemory::zeroed(gpu, bytes).map(RingMemory::Gpu),
             Place::Host => PinnedMemory::allocate(gpu, bytes).map(RingMemory::Host),
         }
     }
@@ -160,8 +146,7 @@ pub(crate) struct GpuController {
     shape: Shape,
     stream: Stream,
     program: Arc<Program>,
-    /// None once leaked because the kernel did not end.
-    memory: Option<Memory>,
+    memory: Memory,
     /// Present while it runs.
     running: Option<Endless>,
 }
@@ -187,11 +172,7 @@ impl GpuController {
         assert!((1..1 << 40).contains(&shape.lbas), "a context has 40 bits for an LBA: {shape:?}");
         assert!(shape.faults.every > 0, "a fault hits every so many commands");
         let count = u64::from(shape.queues);
-        let zeroed = |bytes| -> Result<DeviceMemory> {
-            let memory = DeviceMemory::allocate(gpu, bytes)?;
-            memory.zero()?;
-            Ok(memory)
-        };
+        let zeroed = |bytes| DeviceMemory::zeroed(gpu, bytes);
         let memory = Memory {
             rings: RingMemory::allocate(gpu, shape.place, count * pair_bytes(shape.depths()))?,
             queues: zeroed(count * size_of::<ControllerQueue>() as u64)?,
@@ -205,7 +186,7 @@ impl GpuController {
             shape: *shape,
             stream,
             program: Arc::clone(program),
-            memory: Some(memory),
+            memory,
             running: None,
         };
         controller.write_queues()?;
@@ -219,7 +200,7 @@ impl GpuController {
     pub(crate) fn start(&mut self, ranges: &[(u64, u64)]) -> Result<()> {
         assert!(self.running.is_none(), "it is started once at a time");
         assert!(ranges.len() <= RANGES_MAX, "{} ranges of commands' data", ranges.len());
-        let memory = self.memory.as_ref().ok_or_else(given_up)?;
+        let memory = &self.memory;
         let [stop, alive] = [0, 1].map(|word| &memory.words.words()[word]);
         stop.store(0, Ordering::Release);
         let before = alive.load(Ordering::Acquire);
@@ -227,7 +208,7 @@ impl GpuController {
         let listed: Vec<ControllerRange> =
             ranges.iter().map(|&(address, bytes)| ControllerRange { address, bytes }).collect();
         memory.arguments.write(base, listed.as_slice().as_bytes())?;
-        memory.arguments.write(0, self.arguments(memory, ranges.len() as u32).as_bytes())?;
+        memory.arguments.write(0, self.arguments(ranges.len() as u32).as_bytes())?;
         // One warp per queue, spread over the multiprocessors.
         let kernel = self.program.function(Kernel::Controller);
         // Begins before the launch: even a refused launch may have begun, and is stopped like any other.
@@ -252,7 +233,8 @@ impl GpuController {
         Ok(())
     }
 
-    fn arguments(&self, memory: &Memory, range_count: u32) -> ControllerArguments {
+    fn arguments(&self, range_count: u32) -> ControllerArguments {
+        let memory = &self.memory;
         let Shape { faults, lbas, lba_shift, form, queues, .. } = self.shape;
         ControllerArguments {
             queues: memory.queues.address(),
@@ -281,28 +263,24 @@ impl GpuController {
         self.shape.faults = faults;
     }
 
-    /// Returns the queue pairs, in order of their identifiers.
-    pub(crate) fn pairs(&self) -> Vec<Pair> {
-        let Some(memory) = &self.memory else { return Vec::new() };
-        (0..self.shape.queues)
-            .map(|index| pair(memory.rings.address(), &self.shape, index))
-            .collect()
+    /// Returns its queues for rings, in order of their identifiers.
+    pub(crate) fn queues(&self) -> Vec<Queue> {
+        let base = self.memory.rings.address();
+        (0..self.shape.queues).map(|index| queue(base, &self.shape, index)).collect()
     }
 
     fn write_queues(&self) -> Result<()> {
-        let Some(memory) = &self.memory else { return Err(given_up()) };
-        for (index, pair) in self.pairs().iter().enumerate() {
-            let mut queue = ControllerQueue::new_zeroed();
-            queue.sq = pair.sq;
-            queue.cq = pair.cq;
-            queue.sq_doorbell = pair.sq_doorbell;
-            queue.cq_doorbell = pair.cq_doorbell;
-            queue.in_flight = memory.in_flight.address() + index as u64 * IN_FLIGHT_BYTES;
-            let depths = self.shape.depths();
-            (queue.depth, queue.cq_depth) = (depths.submission, depths.completion);
-            queue.qid = u32::from(pair.qid);
+        for (index, queue) in self.queues().iter().enumerate() {
+            let mut view = ControllerQueue::new_zeroed();
+            view.sq = queue.sq;
+            view.cq = queue.cq;
+            view.sq_doorbell = queue.sq_doorbell;
+            view.cq_doorbell = queue.cq_doorbell;
+            view.in_flight = self.memory.in_flight.address() + index as u64 * IN_FLIGHT_BYTES;
+            (view.depth, view.cq_depth) = (queue.depths.submission, queue.depths.completion);
+            view.qid = u32::from(queue.qid);
             let at = index * size_of::<ControllerQueue>();
-            memory.queues.write(at as u64, queue.as_bytes())?;
+            self.memory.queues.write(at as u64, view.as_bytes())?;
         }
         Ok(())
     }
@@ -312,11 +290,10 @@ impl GpuController {
     /// # Errors
     /// [`Error::Cuda`] if its memory cannot be read.
     pub(crate) fn counters(&self) -> Result<Counters> {
-        let memory = self.memory.as_ref().ok_or_else(given_up)?;
         let mut bytes = [0; size_of::<ControllerQueue>()];
         let mut all = Counters::default();
         for index in 0..u64::from(self.shape.queues) {
-            memory.queues.read(index * bytes.len() as u64, &mut bytes)?;
+            self.memory.queues.read(index * bytes.len() as u64, &mut bytes)?;
             let queue = ControllerQueue::read_from_bytes(&bytes).expect("as many bytes as it has");
             all.commands += queue.commands;
             all.completions += queue.completions;
@@ -335,24 +312,21 @@ impl GpuController {
     /// # Errors
     /// [`Error::Invalid`] without media or past its end; [`Error::Cuda`].
     pub(crate) fn read_media(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
-        let media = self.memory.as_ref().and_then(|memory| memory.media.as_ref());
         let none = || Error::invalid("read a controller's media", "it was made without");
-        media.ok_or_else(none)?.read(offset, bytes)
+        self.memory.media.as_ref().ok_or_else(none)?.read(offset, bytes)
     }
 
     /// Stops it, if it runs. A later start continues where it stopped.
     ///
     /// # Errors
-    /// [`Error::TimedOut`] if the kernel does not end; its memory is then leaked.
+    /// [`Error::TimedOut`] if the kernel does not end; no memory of the GPU is freed from then on.
     pub(crate) fn stop(&mut self) -> Result<()> {
-        let Some(memory) = &self.memory else { return Ok(()) };
         let Some(running) = self.running.take() else { return Ok(()) };
-        memory.words.words()[0].store(1, Ordering::Release);
+        self.memory.words.words()[0].store(1, Ordering::Release);
         let ended = self.stream.synchronize(PATIENCE);
         if ended.is_err() {
             tracing::warn!("a controller in device code does not end; its memory is not freed");
             running.give_up();
-            std::mem::forget(self.memory.take());
         }
         ended
     }
@@ -362,13 +336,6 @@ impl Drop for GpuController {
     fn drop(&mut self) {
         // Failures are in the log.
         drop(self.stop());
-    }
-}
-
-fn given_up() -> Error {
-    Error::OutOfService {
-        device: "the controller in device code".to_owned(),
-        reason: "its kernel did not end".to_owned(),
     }
 }
 
@@ -382,18 +349,25 @@ fn sq_bytes(depths: RingDepths) -> u64 {
     (u64::from(depths.submission) * 64).next_multiple_of(PAGE_BYTES)
 }
 
-fn pair(base: u64, shape: &Shape, index: u32) -> Pair {
+fn queue(base: u64, shape: &Shape, index: u32) -> Queue {
     let depths = shape.depths();
     let sq = base + u64::from(index) * pair_bytes(depths);
-    let cq = sq + sq_bytes(depths);
     // The doorbells lie at the end of the last page, each on its own cache lines.
     let end = sq + pair_bytes(depths);
-    Pair {
+    Queue {
+        raw: None,
         sq,
-        cq,
+        cq: sq + sq_bytes(depths),
         sq_doorbell: end - 2 * DOORBELL_BYTES,
         cq_doorbell: end - DOORBELL_BYTES,
+        depths,
+        completions_in_host: shape.place == Place::Host,
         qid: index as u16 + 1,
+        nsid: 1,
+        lba_shift: shape.lba_shift,
+        protection: 0,
+        bells: None,
+        keeps: Vec::new(),
     }
 }
 
@@ -408,16 +382,22 @@ mod tests {
             let shape = shape(3, depth);
             let mut from = 1 << 20;
             for index in 0..3 {
-                let pair = pair(1 << 20, &shape, index);
-                assert!(pair.sq >= from && pair.sq.is_multiple_of(PAGE_BYTES), "{depth}: {pair:?}");
-                assert!(pair.cq >= pair.sq + u64::from(depth) * 64, "{depth}: {pair:?}");
+                let queue = queue(1 << 20, &shape, index);
                 assert!(
-                    pair.sq_doorbell >= pair.cq + u64::from(shape.depths().completion) * 16,
-                    "{depth}: {pair:?}"
+                    queue.sq >= from && queue.sq.is_multiple_of(PAGE_BYTES),
+                    "{depth}: {queue:?}"
                 );
-                assert!(pair.cq_doorbell >= pair.sq_doorbell + DOORBELL_BYTES, "{depth}: {pair:?}");
-                assert_eq!(u32::from(pair.qid), index + 1);
-                from = pair.cq_doorbell + DOORBELL_BYTES;
+                assert!(queue.cq >= queue.sq + u64::from(depth) * 64, "{depth}: {queue:?}");
+                assert!(
+                    queue.sq_doorbell >= queue.cq + u64::from(shape.depths().completion) * 16,
+                    "{depth}: {queue:?}"
+                );
+                assert!(
+                    queue.cq_doorbell >= queue.sq_doorbell + DOORBELL_BYTES,
+                    "{depth}: {queue:?}"
+                );
+                assert_eq!(u32::from(queue.qid), index + 1);
+                from = queue.cq_doorbell + DOORBELL_BYTES;
             }
         }
     }

@@ -54,15 +54,13 @@ impl Load {
         let all = u64::from(blocks) * u64::from(CONTEXTS);
         let allocate = |bytes| DeviceMemory::allocate(gpu, bytes);
         let load = Load {
-            iocbs: allocate(u64::from(blocks) * HEADER_BYTES)?,
+            iocbs: DeviceMemory::zeroed(gpu, u64::from(blocks) * HEADER_BYTES)?,
             contexts: allocate(all * CONTEXT_BYTES)?,
-            statuses: allocate(all * 4)?,
+            statuses: DeviceMemory::zeroed(gpu, all * 4)?,
             arguments: allocate(u64::from(blocks) * (ARGUMENTS_BYTES + 8))?,
             over: PinnedMemory::allocate(gpu, u64::from(blocks) * 4)?,
             generations: vec![0; blocks as usize],
         };
-        load.iocbs.zero()?;
-        load.statuses.zero()?;
         let list: Vec<u32> = (0..blocks).collect();
         load.arguments.write(load.list_at(0), list.as_bytes())?;
         Ok(load)

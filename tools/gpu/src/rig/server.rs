@@ -34,8 +34,7 @@ impl Server {
         shape: &Shape,
         data_bytes: u64,
     ) -> Result<Server> {
-        let data = DeviceMemory::allocate(gpu, data_bytes)?;
-        data.zero()?;
+        let data = DeviceMemory::zeroed(gpu, data_bytes)?;
         let controller = GpuController::new(gpu, program, partition, shape)?;
         Ok(Server::Gpu(Box::new(controller), data))
     }
@@ -60,7 +59,7 @@ impl Server {
     /// The driver's and CUDA's.
     pub(crate) fn queues(&self, gpu: &Arc<Gpu>, shape: &Shape) -> Result<Vec<Queue>> {
         match self {
-            Server::Gpu(controller, _) => Ok(device_queues(controller, shape)),
+            Server::Gpu(controller, _) => Ok(controller.queues()),
             Server::Cpu(controller, _) => {
                 let (doorbells, places) =
                     (Doorbells::mapped(gpu, controller), (Place::Host, Place::Host));
@@ -118,24 +117,4 @@ impl Server {
             Server::Cpu(..) => Ok(None),
         }
     }
-}
-
-/// Returns the queues of a controller in device code, for rings.
-pub(crate) fn device_queues(controller: &GpuController, shape: &Shape) -> Vec<Queue> {
-    let queue = |pair: crate::controller::Pair| Queue {
-        raw: None,
-        sq: pair.sq,
-        cq: pair.cq,
-        sq_doorbell: pair.sq_doorbell,
-        cq_doorbell: pair.cq_doorbell,
-        depths: shape.depths(),
-        completions_in_host: shape.place == Place::Host,
-        qid: pair.qid,
-        nsid: 1,
-        lba_shift: shape.lba_shift,
-        protection: 0,
-        bells: None,
-        keeps: Vec::new(),
-    };
-    controller.pairs().into_iter().map(queue).collect()
 }

@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use adit_gpu::internals::{self, DeviceMemory, Kernel, Program};
 use adit_gpu::{Error, Event, Gpu, Result, Stream};
+use serde::Serialize;
 use zerocopy::{Immutable, IntoBytes};
 
 use crate::options::is_emulated;
@@ -33,8 +34,8 @@ struct ComputeArguments {
 
 const _: () = assert!(size_of::<ComputeArguments>() == 40);
 
-/// The duration of a kernel.
-#[derive(Clone, Copy, Debug, Default)]
+/// The duration of a kernel; the names of its fields are those of the JSON.
+#[derive(Clone, Copy, Debug, Default, Serialize)]
 pub(crate) struct Took {
     /// By events around it.
     pub(crate) ms: f64,

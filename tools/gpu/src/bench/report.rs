@@ -1,12 +1,9 @@
 //! Results of a bench, as text and as JSON. Times on an emulated GPU are printed in neither.
 
-use std::fmt::Write;
-
 use serde_json::{Value, json};
 
 use super::args::BenchArgs;
 use super::beside::Beside;
-use super::compute::Took;
 use super::saturated::Saturated;
 use super::single::Single;
 use crate::human;
@@ -35,40 +32,31 @@ pub(super) struct Report {
     pub(super) points: Vec<Point>,
 }
 
-/// A row of the table: what it holds, whether that is a time, and its cell.
-type Row = (&'static str, bool, fn(&Point) -> Option<String>);
+/// A row of the table: what it holds, the figure's place in a point of the JSON, and how it is written.
+type Row = (&'static str, &'static str, fn(f64) -> String);
 
-const ROWS: &[Row] = &[
-    ("commands per second", true, |point| Some(human::si(point.saturated.per_second(), 4))),
-    ("the same of each SM", true, |point| {
-        Some(human::si(point.saturated.per_second() / f64::from(point.sms), 4))
+const ROWS: [Row; 13] = [
+    ("SMs of the I/O kernel", "/sms", whole),
+    ("commands per second", "/saturated/commands_per_second", |rate| human::si(rate, 4)),
+    ("the same of each SM", "/saturated/commands_per_second_of_each", |rate| human::si(rate, 4)),
+    ("commands, each checked", "/saturated/commands", whole),
+    ("commands per SQ doorbell", "/saturated/commands_per_sq_doorbell", |mean| {
+        format!("{mean:.1}")
     }),
-    ("commands, each checked", false, |point| Some(point.saturated.commands.to_string())),
-    ("commands per SQ doorbell", false, |point| {
-        Some(format!("{:.1}", point.saturated.commands_per_ring()))
+    ("CQ doorbells per lap", "/saturated/cq_doorbells_per_lap", |mean| format!("{mean:.2}")),
+    ("looks of the controller at a full CQ", "/saturated/cq_full", whole),
+    ("one at a time: commands per SQ doorbell", "/single/commands_per_sq_doorbell", |mean| {
+        format!("{mean:.2}")
     }),
-    ("CQ doorbells per lap", false, |point| {
-        Some(format!("{:.2}", point.saturated.cq_rings_per_lap()))
-    }),
-    ("looks of the controller at a full CQ", false, |point| {
-        point.saturated.cq_full.map(|full| full.to_string())
-    }),
-    ("one at a time: commands per SQ doorbell", false, |point| {
-        Some(format!("{:.2}", point.single.commands as f64 / point.single.sq_rings.max(1) as f64))
-    }),
-    ("  submission to completion, p50", true, |point| Some(human::latency(point.single.p50_ns))),
-    ("  p99", true, |point| Some(human::latency(point.single.p99_ns))),
-    ("SMs given away", false, |point| beside(point, |part| percent(part.share()))),
-    ("compute kernel beside the rings, slower by", true, |point| {
-        beside(point, |part| percent(part.slowdown()))
-    }),
-    ("  of that, by the rings' work", true, |point| {
-        beside(point, |part| percent(part.disturbance()))
-    }),
+    ("  submission to completion, p50", "/single/p50_ns", |ns| human::latency(ns as u64)),
+    ("  p99", "/single/p99_ns", |ns| human::latency(ns as u64)),
+    ("SMs given away", "/beside_compute/share_given", percent),
+    ("compute kernel beside the rings, slower by", "/beside_compute/slowdown", percent),
+    ("  of that, by the rings' work", "/beside_compute/disturbance", percent),
 ];
 
-fn beside(point: &Point, cell: impl Fn(&Beside) -> String) -> Option<String> {
-    point.beside.as_ref().ok().map(cell)
+fn whole(count: f64) -> String {
+    format!("{count}")
 }
 
 fn percent(share: f64) -> String {
@@ -80,7 +68,7 @@ impl Report {
         is_emulated(&self.gpu)
     }
 
-    /// Formats it for people: a column for each number of multiprocessors.
+    /// Formats it for people: a column for each number of multiprocessors, and a row for each figure that there is.
     pub(super) fn text(&self) -> String {
         let args = &self.args;
         let mut out = format!(
@@ -92,15 +80,14 @@ impl Report {
             args.warps,
             output::word(&args.controller)
         );
-        let mut line = |what: &str, cell: &dyn Fn(&Point) -> Option<String>| {
-            let cells = self.points.iter().map(|point| cell(point).unwrap_or("-".to_owned()));
-            let cells: String = cells.map(|cell| format!("{cell:>12}")).collect();
-            writeln!(out, "{what:<42}{cells}").expect("a string takes all");
-        };
-        line("SMs of the I/O kernel", &|point| Some(point.sms.to_string()));
-        for (what, is_time, cell) in ROWS {
-            if !(*is_time && self.is_emulated()) {
-                line(what, cell);
+        let points: Vec<Value> = self.points.iter().map(|point| self.point(point)).collect();
+        for (what, place, written) in ROWS {
+            let figure = |point: &Value| point.pointer(place)?.as_f64().map(written);
+            let figures: Vec<_> = points.iter().map(figure).collect();
+            if figures.iter().any(Option::is_some) {
+                let cells = figures.iter().map(|figure| figure.as_deref().unwrap_or("-"));
+                let cells: String = cells.map(|cell| format!("{cell:>12}")).collect();
+                out += &format!("{what:<42}{cells}\n");
             }
         }
         for Point { sms, beside, .. } in &self.points {
@@ -142,6 +129,7 @@ impl Report {
                 "commands": saturated.commands,
                 "elapsed_ns": time(saturated.elapsed_ns.into()),
                 "commands_per_second": time(saturated.per_second().into()),
+                "commands_per_second_of_each": time((saturated.per_second() / f64::from(*sms)).into()),
                 "sq_doorbells": saturated.sq_rings,
                 "commands_per_sq_doorbell": saturated.commands_per_ring(),
                 "cq_doorbells": saturated.cq_rings,
@@ -151,13 +139,14 @@ impl Report {
             "single": {
                 "commands": single.commands,
                 "sq_doorbells": single.sq_rings,
+                "commands_per_sq_doorbell": single.commands as f64 / single.sq_rings.max(1) as f64,
                 "p50_ns": time(single.p50_ns.into()),
                 "p99_ns": time(single.p99_ns.into()),
             },
             "beside_compute": beside.as_ref().ok().map(|part| json!({
-                "alone": time(took(&part.alone)),
-                "idle": time(took(&part.idle)),
-                "busy": time(took(&part.busy)),
+                "alone": time(json!(part.alone)),
+                "idle": time(json!(part.idle)),
+                "busy": time(json!(part.busy)),
                 "slowdown": time(part.slowdown().into()),
                 "disturbance": time(part.disturbance().into()),
                 "sms_all": part.sms_all,
@@ -171,14 +160,10 @@ impl Report {
     }
 }
 
-fn took(took: &Took) -> Value {
-    let Took { ms, round_ns, longest_round_ns } = took;
-    json!({ "ms": ms, "round_ns": round_ns, "longest_round_ns": longest_round_ns })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::compute::Took;
     use crate::bench::tests::args;
 
     fn report(gpu: &str) -> Report {

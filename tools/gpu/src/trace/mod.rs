@@ -22,6 +22,7 @@ use adit_kvstore::layout::Layout;
 use adit_kvstore::store::{LocalLease, ShardTransfers, Transfers};
 use adit_load::mix;
 use clap::{Args, ValueEnum};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 use self::checking::{Arriving, Checked, Checking};
@@ -215,7 +216,7 @@ impl Journey<'_> {
     /// As [`trace`].
     fn make(&self, shelf: &Shelf) -> Result<Told> {
         let stream = self.uring.compute_stream(Priority::Normal)?;
-        let mut timeline = Timeline::begin();
+        let mut timeline = Timeline::begin(!is_emulated(&self.gpu.info().name));
         let event = stream.record()?;
         timeline.step("event", "the compute stream says when the pages are free");
         let planned = self.plan.parts.iter().flat_map(ShardTransfers::transfers);
@@ -246,10 +247,9 @@ impl Journey<'_> {
         refuse_failures(&outcome)?;
         let checked = checking.end(self.arriving(), TIMEOUT)?;
         timeline.step("intact", checked.text());
-        let has_times = !is_emulated(&self.gpu.info().name);
         let why_staged = self.uring.description().why_staged.clone();
         let (scene, counts) = (self.scene(shelf), self.counts(&outcome)?);
-        Ok(Told { scene, why_staged, timeline, has_times, counts, checked })
+        Ok(Told { scene, why_staged, timeline, counts, checked })
     }
 
     fn arriving(&self) -> Arriving<'_> {
@@ -359,7 +359,6 @@ struct Told {
     scene: Vec<(&'static str, String)>,
     why_staged: Vec<String>,
     timeline: Timeline,
-    has_times: bool,
     counts: Vec<(&'static str, u64)>,
     checked: Checked,
 }
@@ -371,24 +370,25 @@ impl Told {
         let (scene, counts): (String, String) = (scene.collect(), counts.collect());
         let whys =
             self.why_staged.iter().map(|why| format!("          {}\n", human::printable(why)));
-        let (whys, steps): (String, String) = (whys.collect(), self.timeline.lines(self.has_times));
+        let (whys, steps): (String, String) = (whys.collect(), self.timeline.lines());
         format!("{scene}{whys}\n{steps}\n{counts}")
     }
 
     fn json(&self) -> Value {
-        let key = |name: &str| name.to_lowercase().replace(' ', "_");
-        let scene: Map<String, Value> =
-            self.scene.iter().map(|(name, what)| (key(name), json!(what))).collect();
-        let counts: Map<String, Value> =
-            self.counts.iter().map(|(name, count)| (key(name), json!(count))).collect();
         json!({
-            "scene": scene,
+            "scene": by_name(&self.scene),
             "why_staged": self.why_staged,
-            "steps": self.timeline.json(self.has_times),
-            "counts": counts,
+            "steps": self.timeline.steps,
+            "counts": by_name(&self.counts),
             "verified": self.checked.json(),
         })
     }
+}
+
+/// Makes a JSON object of named values.
+fn by_name<T: Serialize>(values: &[(&str, T)]) -> Map<String, Value> {
+    let key = |name: &str| name.to_lowercase().replace(' ', "_");
+    values.iter().map(|(name, value)| (key(name), json!(value))).collect()
 }
 
 #[cfg(test)]

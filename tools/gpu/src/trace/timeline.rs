@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::failure::{Failure, Result};
 
@@ -10,33 +10,40 @@ use crate::failure::{Failure, Result};
 #[derive(Debug)]
 pub(super) struct Timeline {
     begun: Instant,
-    steps: Vec<TraceStep>,
+    /// When the last step ended.
+    last: Instant,
+    /// Whether times mean anything.
+    has_times: bool,
+    pub(super) steps: Vec<TraceStep>,
 }
 
-#[derive(Debug)]
-struct TraceStep {
-    /// Time since the start.
-    at: Duration,
-    what: &'static str,
+/// A step; the names of its fields are those of the JSON.
+#[derive(Debug, Serialize)]
+pub(super) struct TraceStep {
+    /// Time since the start, if that means anything.
+    at_ns: Option<u64>,
+    step: &'static str,
     detail: String,
 }
 
 impl Timeline {
     /// Starts a timeline.
-    pub(super) fn begin() -> Timeline {
-        Timeline { begun: Instant::now(), steps: Vec::new() }
+    pub(super) fn begin(has_times: bool) -> Timeline {
+        let begun = Instant::now();
+        Timeline { begun, last: begun, has_times, steps: Vec::new() }
     }
 
     /// Records the end of a step.
-    pub(super) fn step(&mut self, what: &'static str, detail: impl Into<String>) {
-        self.steps.push(TraceStep { at: self.begun.elapsed(), what, detail: detail.into() });
+    pub(super) fn step(&mut self, step: &'static str, detail: impl Into<String>) {
+        self.last = Instant::now();
+        let at_ns = self.has_times.then(|| (self.last - self.begun).as_nanos() as u64);
+        self.steps.push(TraceStep { at_ns, step, detail: detail.into() });
     }
 
     /// # Errors
     /// When a wait that began with the last step has taken longer than `at_most`.
     pub(super) fn check(&self, at_most: Duration) -> Result<()> {
-        let since = self.steps.last().map_or(Duration::ZERO, |step| step.at);
-        if self.begun.elapsed() - since < at_most {
+        if self.last.elapsed() < at_most {
             return Ok(());
         }
         Err(Failure::failed(format!(
@@ -45,20 +52,12 @@ impl Timeline {
         )))
     }
 
-    /// Formats a line for each step, with its time if that means anything.
-    pub(super) fn lines(&self, has_times: bool) -> String {
-        let line = |step: &TraceStep| {
-            let at_us = step.at.as_nanos() as f64 / 1e3;
-            let at = if has_times { format!("{at_us:>10.1} us  ") } else { String::new() };
-            format!("  {at}{:<10}  {}\n", step.what, step.detail)
+    /// Formats a line for each step.
+    pub(super) fn lines(&self) -> String {
+        let line = |TraceStep { at_ns, step, detail }: &TraceStep| {
+            let at = at_ns.map(|ns| format!("{:>10.1} us  ", ns as f64 / 1e3)).unwrap_or_default();
+            format!("  {at}{step:<10}  {detail}\n")
         };
         self.steps.iter().map(line).collect()
-    }
-
-    /// Formats the steps for programs; times that mean nothing are null.
-    pub(super) fn json(&self, has_times: bool) -> Value {
-        let at_ns = |step: &TraceStep| has_times.then_some(step.at.as_nanos() as u64);
-        let one = |step: &TraceStep| json!({ "at_ns": at_ns(step), "step": step.what, "detail": step.detail });
-        self.steps.iter().map(one).collect()
     }
 }

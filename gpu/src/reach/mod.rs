@@ -1,5 +1,6 @@
 //! What the GPU and controllers both reach: memory by one of several paths, queues and doorbells in it.
 
+mod by_cpu;
 pub(crate) mod device;
 pub(crate) mod doorbell;
 pub(crate) mod pages;

@@ -10,12 +10,13 @@
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use adit_driver::spec::{Cid, DataPointer, Iova, Lba, LbaCount, Sqe};
-use adit_driver::sys::Atomics;
+use adit_driver::controller::RawQueuePair;
+use adit_driver::spec::{Lba, LbaCount, Sqe};
 use adit_driver::{Controller, Namespace};
 
+use super::by_cpu;
 use super::doorbell::{Doorbells, WHAT};
 use super::proxy::ProxyThread;
 use crate::cuda::program::{Kernel, Program};
@@ -34,8 +35,6 @@ const PATIENCE: Duration = Duration::from_secs(10);
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 /// Silences of the controller before stores count as lost: a stalled machine can cause one.
 const SILENCES: u32 = 2;
-/// DW3 bit 16 of a completion, set in the first lap.
-const PHASE: u32 = 1 << 16;
 
 /// The choice of [`choose`].
 #[derive(Clone, Debug)]
@@ -121,19 +120,21 @@ fn answers(
     queue.keep(Arc::<crate::reach::paths::Mapped>::clone(&mapped));
     let poker = Poker::new(gpu, Rc::new(queue))?;
     let queue = &poker.queue;
+    let raw = queue.raw.as_ref().expect("a queue of a controller's has one");
     let completions = queue.depths.completion;
+    let read = Sqe::read(namespace.nsid(), Lba(0), LbaCount::ONE);
     // One after the other, for two laps: each doorbell has to arrive.
     for sent in 0..=2 * completions {
         let next = (sent + 1) % DEPTH;
-        post_read(queue, namespace, mapped.iova(), sent % DEPTH);
+        by_cpu::put(raw, sent % DEPTH, namespace, (read, mapped.iova()));
         let poked = poker.poke(program, queue.sq_doorbell, next);
-        if poked.is_err() || !is_answered(queue, sent, controller, ANSWERED_WITHIN) {
-            let (tail, head) = queue.raw.as_ref().expect("a controller's has one").doorbells();
+        if poked.is_err() || !is_answered(raw, sent, controller, ANSWERED_WITHIN) {
+            let (tail, head) = raw.doorbells();
             if sent > 0 {
                 head.ring(sent % completions);
             }
             tail.ring(next);
-            check_answered(queue, sent, controller)?;
+            check_answered(raw, sent, controller)?;
             return poked.map(|()| false);
         }
         poker.poke(program, queue.cq_doorbell, (sent + 1) % completions)?;
@@ -145,8 +146,8 @@ fn answers(
 ///
 /// # Errors
 /// [`Error::TimedOut`] if there is none.
-fn check_answered(queue: &Queue, sent: u32, controller: &Controller) -> Result<()> {
-    if is_answered(queue, sent, controller, PATIENCE) {
+fn check_answered(raw: &RawQueuePair, sent: u32, controller: &Controller) -> Result<()> {
+    if is_answered(raw, sent, controller, PATIENCE) {
         return Ok(());
     }
     Err(Error::TimedOut {
@@ -168,26 +169,6 @@ fn lost(doorbells: &Doorbells) -> Error {
             Error::unavailable("doorbells by proxy", why, "see what keeps the proxy's core busy")
         }
     }
-}
-
-/// Writes a read of the first LBA to an entry.
-fn post_read(queue: &Queue, namespace: &Namespace, data: Iova, place: u32) {
-    let dptr = DataPointer::Prp { prp1: data, prp2: Iova(0) };
-    let cid = Cid(place as u16 + 1);
-    let sqe = Sqe::read(namespace.nsid(), Lba(0), LbaCount::ONE).with_dptr(dptr).with_cid(cid);
-    let mut dwords = sqe.to_dwords();
-    dwords[12] |= namespace.protection_control();
-    for (word, value) in ring(queue, 0).dwords()[place as usize * 16..].iter().zip(dwords) {
-        word.store(value.to_le(), Ordering::Relaxed);
-    }
-    std::sync::atomic::fence(Ordering::Release);
-}
-
-/// Returns the submission ring, or with 1 the completion ring.
-fn ring(queue: &Queue, which: usize) -> &Atomics {
-    let raw = queue.raw.as_ref().expect("a queue of a controller's has one");
-    let space = [raw.submission(), raw.completion()][which];
-    space.memory().expect("rings in host memory are reached")
 }
 
 /// Makes the GPU ring the doorbells of a queue. If it may still do so in the end, the queue is leaked.
@@ -224,18 +205,6 @@ impl Drop for Poker {
 }
 
 /// Returns whether the completion of the command sent as this one, from 0, arrives in time, whatever its status.
-fn is_answered(queue: &Queue, sent: u32, controller: &Controller, within: Duration) -> bool {
-    let deadline = Instant::now() + within;
-    let completions = queue.depths.completion;
-    let status = &ring(queue, 1).dwords()[(sent % completions) as usize * 4 + 3];
-    let phase = if (sent / completions).is_multiple_of(2) { PHASE } else { 0 };
-    loop {
-        if u32::from_le(status.load(Ordering::Acquire)) & PHASE == phase {
-            return true;
-        }
-        if Instant::now() >= deadline || controller.check().is_err() {
-            return false;
-        }
-        controller.pause(Duration::from_micros(20));
-    }
+fn is_answered(raw: &RawQueuePair, sent: u32, controller: &Controller, within: Duration) -> bool {
+    matches!(by_cpu::wait(raw, sent, controller, within), Ok(Some(_)))
 }

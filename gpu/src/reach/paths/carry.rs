@@ -7,17 +7,17 @@
 #![allow(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_driver::controller::RawQueuePair;
-use adit_driver::spec::{Cid, DataPointer, Iova, Lba, LbaCount, Nsid, Sqe, Status};
+use adit_driver::spec::{Iova, Lba, LbaCount, Nsid, Sqe};
 use adit_driver::{Buffer, Controller, Namespace, Placement, QueuePairOptions};
 
 use super::block::Block;
 use super::mapped::Mapped;
 use crate::cuda::{Gpu, flush_rdma_writes};
 use crate::error::{Error, Result};
+use crate::reach::by_cpu;
 
 const WHAT: &str = "data between the drive and the GPU's memory";
 /// Time limit for a command. Short, because every start waits for it where commands get lost.
@@ -26,8 +26,6 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 const LATE_WITHIN: Duration = Duration::from_millis(100);
 /// Entries of the queue: one command at a time.
 const DEPTH: u32 = 4;
-/// Phase of a completion's DW3 in the first lap.
-const PHASE: u32 = 1 << 16;
 
 /// What was carried when a path was tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -203,20 +201,13 @@ impl Queue {
     /// [`Error::Unavailable`] if it fails or is overdue; the driver's.
     fn send(&mut self, what: &str, make: fn(Nsid, Lba, LbaCount) -> Sqe) -> Result<()> {
         let raw = self.raw.as_ref().expect("there until it is dropped");
-        let (place, tail) = (self.sent as usize, self.sent + 1);
+        let (place, tail) = (self.sent, self.sent + 1);
         assert!(tail < DEPTH, "all fit the first lap");
         self.sent = tail;
-        let dptr = DataPointer::Prp { prp1: self.iova, prp2: Iova(0) };
         let sqe = make(self.namespace.nsid(), Lba(0), LbaCount::ONE);
-        let mut dwords = sqe.with_dptr(dptr).with_cid(Cid(tail as u16)).to_dwords();
-        dwords[12] |= self.namespace.protection_control();
-        let entries = raw.submission().memory().expect("rings in host memory are reached").dwords();
-        for (word, value) in entries[place * 16..].iter().zip(dwords) {
-            word.store(value.to_le(), Ordering::Relaxed);
-        }
+        by_cpu::put(raw, place, &self.namespace, (sqe, self.iova));
         raw.doorbells().0.ring(tail);
-        let completions = raw.completion().memory().expect("as the other").dwords();
-        match self.wait_for(&completions[place * 4 + 3])? {
+        match by_cpu::wait(raw, place, &self.controller, ANSWERED_WITHIN)? {
             Some(status) if status.is_success() => Ok(()),
             Some(status) => {
                 let why = format!("the drive was to {what}, which ended with: {status}");
@@ -229,22 +220,6 @@ impl Queue {
                 );
                 Err(Error::unavailable(WHAT, why, FIX))
             }
-        }
-    }
-
-    /// Waits for a completion by its last dword; returns `None` if it is overdue.
-    fn wait_for(&self, dword: &AtomicU32) -> Result<Option<Status>> {
-        let deadline = Instant::now() + ANSWERED_WITHIN;
-        loop {
-            let word = u32::from_le(dword.load(Ordering::Acquire));
-            if word & PHASE != 0 {
-                return Ok(Some(Status::from_bits((word >> 17) as u16)));
-            }
-            self.controller.check()?;
-            if Instant::now() >= deadline {
-                return Ok(None);
-            }
-            self.controller.pause(Duration::from_micros(20));
         }
     }
 }

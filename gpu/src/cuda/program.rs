@@ -84,29 +84,17 @@ pub enum Kernel {
 }
 
 impl Kernel {
-    const ALL: [Kernel; 8] = [
-        Kernel::Issue,
-        Kernel::Persist,
-        Kernel::Wait,
-        Kernel::Abandon,
-        Kernel::Verify,
-        Kernel::Controller,
-        Kernel::Poke,
-        Kernel::Compute,
+    /// All kernels, and their names in the device code.
+    const ALL: [(Kernel, &CStr); 8] = [
+        (Kernel::Issue, c"adit_issue"),
+        (Kernel::Persist, c"adit_persist"),
+        (Kernel::Wait, c"adit_wait"),
+        (Kernel::Abandon, c"adit_abandon"),
+        (Kernel::Verify, c"adit_verify"),
+        (Kernel::Controller, c"adit_controller"),
+        (Kernel::Poke, c"adit_poke"),
+        (Kernel::Compute, c"adit_compute"),
     ];
-
-    fn name(self) -> &'static CStr {
-        match self {
-            Kernel::Issue => c"adit_issue",
-            Kernel::Persist => c"adit_persist",
-            Kernel::Wait => c"adit_wait",
-            Kernel::Abandon => c"adit_abandon",
-            Kernel::Verify => c"adit_verify",
-            Kernel::Controller => c"adit_controller",
-            Kernel::Poke => c"adit_poke",
-            Kernel::Compute => c"adit_compute",
-        }
-    }
 }
 
 /// The kernels, loaded on a GPU.
@@ -127,7 +115,7 @@ impl Program {
         let target = target(gpu.info().compute_capability, &compiler::architectures()?)?;
         let (image, _) = compiler::compile(KERNELS, SOURCES, &target.architecture, target.form)?;
         let module = Module::load(gpu, &image)?;
-        let functions = Kernel::ALL.into_iter().map(|kernel| module.function(kernel.name()));
+        let functions = Kernel::ALL.into_iter().map(|(_, name)| module.function(name));
         Ok(Arc::new(Program { functions: functions.collect::<Result<_>>()? }))
     }
 
@@ -172,7 +160,7 @@ mod tests {
 
     #[test]
     fn each_kernel_has_its_place() {
-        for (place, kernel) in Kernel::ALL.into_iter().enumerate() {
+        for (place, (kernel, _)) in Kernel::ALL.into_iter().enumerate() {
             assert_eq!(kernel as usize, place, "{kernel:?}");
         }
     }

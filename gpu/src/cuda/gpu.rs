@@ -20,8 +20,8 @@ const DMA_BUF_MMAP_SUPPORTED: u32 = 152;
 /// Hardware queues that streams share unless `CUDA_DEVICE_MAX_CONNECTIONS` says otherwise.
 const CONNECTIONS_DEFAULT: u32 = 8;
 
-/// Polls of a stream before the thread sleeps between them.
-const QUICK_LOOKS: u32 = 64;
+/// Looks at work of the GPU before the thread sleeps between them.
+pub(crate) const QUICK_LOOKS: u32 = 256;
 const LOOK_INTERVAL: Duration = Duration::from_micros(50);
 
 /// The open GPUs: opening one twice would allocate again, behind whatever runs.
@@ -260,9 +260,18 @@ pub(crate) fn flush_rdma_writes(gpu: &Gpu) -> Result<()> {
 /// Polls a stream until its work is done or the time is over; returns whether it is done. The GPU's context must be
 /// current.
 pub(super) fn poll_stream(gpu: &Gpu, stream: CUstream, timeout: Duration) -> Result<bool> {
+    poll_until(timeout, || is_idle(gpu, stream))
+}
+
+/// Looks whether work is over until it is, or the time is; returns whether it is. The thread yields after each of the
+/// first looks and then sleeps between them.
+pub(crate) fn poll_until(
+    timeout: Duration,
+    mut is_over: impl FnMut() -> Result<bool>,
+) -> Result<bool> {
     let begun = Instant::now();
     for look in 0_u32.. {
-        if is_idle(gpu, stream)? {
+        if is_over()? {
             return Ok(true);
         }
         if begun.elapsed() >= timeout {

@@ -25,8 +25,8 @@ mod stream;
 pub(crate) mod tests;
 
 pub use event::Event;
-pub(crate) use gpu::flush_rdma_writes;
 pub use gpu::{Attributes, Gpu, GpuInfo};
+pub(crate) use gpu::{QUICK_LOOKS, flush_rdma_writes, poll_until};
 pub use host_copies::HostCopies;
 pub use memory::{DeviceMemory, PinnedMemory};
 pub use module::Function;

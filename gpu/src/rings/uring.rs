@@ -16,7 +16,7 @@
 
 use std::borrow::Borrow;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use adit_driver::transfer::{Slice, Transfer};
 
@@ -24,7 +24,9 @@ use crate::commands::cut::Span;
 use crate::commands::outcome::{Ended, IocbOutcome};
 use crate::commands::table::MappingTable;
 use crate::cuda::program::Program;
-use crate::cuda::{Event, Gpu, Partitions, Priority, Stream, flush_rdma_writes};
+use crate::cuda::{
+    Event, Gpu, Partitions, Priority, QUICK_LOOKS, Stream, flush_rdma_writes, poll_until,
+};
 use crate::error::{Error, Result};
 use crate::options::{EngineChoice, Options, Place};
 use crate::reach::device::Device;
@@ -40,9 +42,6 @@ use crate::rings::proof::Prover;
 use crate::rings::verify::{LazyVerifier, Verifier};
 use crate::staged::{Area, Progress, Staged, StagedOptions, Work};
 
-/// Polls of a block before the thread sleeps between them.
-const QUICK_LOOKS: u32 = 256;
-const LOOK_EVERY: Duration = Duration::from_micros(50);
 /// How long checks that were begun may take when the rings are dropped.
 const VERIFIED_WITHIN: Duration = Duration::from_secs(20);
 const WHY_NOT_CAPTURED: &str = "each launch of the graph would wait for the same use of the control blocks, which is \
@@ -64,7 +63,7 @@ pub struct Stats {
 }
 
 /// The choices made, and their reasons.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Description {
     /// How transfers are executed: never [`EngineChoice::Auto`].
     pub engine: EngineChoice,
@@ -329,24 +328,23 @@ impl GioUring {
     pub fn wait(&self, iocbs: Iocbs, timeout: Duration) -> Result<IocbOutcome> {
         let core = self.core();
         iocbs.check_of(&core.blocks)?;
-        let started = Instant::now();
-        for look in 0u32.. {
-            if iocbs.is_done()? {
-                break;
+        let mut looks = 0;
+        let is_over = poll_until(timeout, || {
+            looks += 1;
+            let is_done = iocbs.is_done()?;
+            if !is_done && looks > QUICK_LOOKS {
+                core.gates.check()?;
             }
-            if started.elapsed() >= timeout {
-                let waited_for =
-                    format!("{} commands in {} control blocks", iocbs.commands(), iocbs.blocks());
-                let fix = "allow more time, look at the event they wait for, or recover the rings"
-                    .to_owned();
-                return Err(Error::TimedOut { waited_for, after: timeout, fix });
-            }
-            if look < QUICK_LOOKS {
-                std::thread::yield_now();
-                continue;
-            }
-            core.gates.check()?;
-            std::thread::sleep(LOOK_EVERY);
+            Ok(is_done)
+        })?;
+        if !is_over {
+            let (commands, blocks) = (iocbs.commands(), iocbs.blocks());
+            return Err(Error::TimedOut {
+                waited_for: format!("{commands} commands in {blocks} control blocks"),
+                after: timeout,
+                fix: "allow more time, look at the event they wait for, or recover the rings"
+                    .into(),
+            });
         }
         core.flush(&iocbs)?;
         let outcome = iocbs.outcome()?;
@@ -676,14 +674,8 @@ fn staged(
     let description = Description {
         engine: EngineChoice::Staged,
         why_staged,
-        no_partition: None,
-        sms: 0,
-        places: None,
-        passed_over: Vec::new(),
-        carried: None,
-        doorbells: None,
-        queues: 0,
         table_bytes: members.iter().map(|member| member.table.bytes()).sum(),
+        ..Description::default()
     };
     let (gpu, engine) = (Arc::clone(gpu), Engine::Staged(staged));
     let (verifier, needs_flush) = (LazyVerifier::default(), false);

@@ -18,7 +18,7 @@ use zerocopy::{Immutable, IntoBytes};
 
 use crate::commands::layout::{self, INTACT, Segment, VerifyArguments};
 use crate::cuda::program::{Kernel, Program};
-use crate::cuda::{Event, Gpu, PinnedMemory, Stream};
+use crate::cuda::{Event, Gpu, PinnedMemory, Stream, poll_until};
 use crate::error::{Error, Result};
 use crate::reach::pool::Pool;
 use crate::rings::gates;
@@ -39,9 +39,6 @@ const WARPS: u32 = 8;
 const LANES: u32 = 32;
 /// Blocks of a kernel. Fewer multiprocessors than this keep up with the link that the data came through.
 const BLOCKS_MAX: u32 = 16;
-/// Polls of an event before the thread sleeps between them.
-const QUICK_LOOKS: u32 = 256;
-const LOOK_EVERY: Duration = Duration::from_micros(50);
 
 const _: () = assert!(size_of::<layout::Check>() == 16 && size_of::<Segment>() == 16);
 const _: () = assert!(size_of::<VerifyArguments>() <= CHECKS_AT && SLOT_BYTES.is_multiple_of(16));
@@ -301,24 +298,14 @@ impl Verifier {
 }
 
 fn await_lease(lease: &Lease, begun: Instant, within: Duration) -> Result<()> {
-    for look in 0u32.. {
-        if lease.is_over()? {
-            break;
-        }
-        if begun.elapsed() >= within {
-            return Err(Error::TimedOut {
-                waited_for: "the GPU to compare checksums".to_owned(),
-                after: within,
-                fix: "allow more time, or look at what their stream waits for".to_owned(),
-            });
-        }
-        if look < QUICK_LOOKS {
-            std::thread::yield_now();
-        } else {
-            std::thread::sleep(LOOK_EVERY);
-        }
+    if poll_until(within.saturating_sub(begun.elapsed()), || lease.is_over())? {
+        return Ok(());
     }
-    Ok(())
+    Err(Error::TimedOut {
+        waited_for: "the GPU to compare checksums".to_owned(),
+        after: within,
+        fix: "allow more time, or look at what their stream waits for".to_owned(),
+    })
 }
 
 impl Verifying {

@@ -11,8 +11,6 @@ extern thread_local std::vector<Handle> context_stack;
 
 namespace {
 
-bool is_device(int ordinal) { return ordinal >= 0 && static_cast<u32>(ordinal) < settings().gpus; }
-
 // Removes all objects of a context from a table; returns their number.
 template <class T> u64 clear(Table<T>& table, Handle context) {
     std::vector<Handle> gone;
@@ -174,10 +172,10 @@ ADIT_CUDA cuDevResourceGenerateDesc(Handle* handle, const DeviceResource* resour
     ADIT_ENTER();
     if (!settings().green) { return NOT_SUPPORTED; }
     if (handle == nullptr || resources == nullptr || count == 0) { return misuse(INVALID_VALUE); }
-    auto description = std::make_shared<Description>();
+    auto description = std::make_shared<SmResource>();
     for (u32 index = 0; index < count; ++index) {
         if (resources[index].type != RESOURCE_SM || resources[index].sm.count == 0) { return misuse(INVALID_VALUE); }
-        description->sm.count += resources[index].sm.count;
+        description->count += resources[index].sm.count;
     }
     std::lock_guard<std::mutex> held(state().lock);
     *handle = state().descriptions.add(description);

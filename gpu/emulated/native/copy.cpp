@@ -61,7 +61,7 @@ Result copy(const Copy& what, const std::shared_ptr<Stream>& stream, bool waits)
     return SUCCESS;
 }
 
-Result fill(Address at, u8 value, u64 count, const std::shared_ptr<Stream>& stream, bool waits) {
+Result fill(Address at, u8 value, u64 count, const std::shared_ptr<Stream>& stream) {
     if (stream == nullptr) { return misuse(INVALID_HANDLE); }
     if (count == 0) { return SUCCESS; }
     std::unique_lock<std::mutex> held(state().lock);
@@ -73,12 +73,10 @@ Result fill(Address at, u8 value, u64 count, const std::shared_ptr<Stream>& stre
     if (context != nullptr && !context->has_filled.exchange(true)) {
         if (Result why = before_free()) { return why; }
     }
-    auto operation = [=] {
+    append(stream, [=] {
         (void)uses;
         std::memset(reinterpret_cast<void*>(at), value, count);
-    };
-    if (waits) { return run(stream, operation); }
-    append(stream, operation);
+    });
     return SUCCESS;
 }
 
@@ -115,12 +113,7 @@ ADIT_CUDA cuMemcpyAsync(Address to, Address from, std::size_t bytes, Handle stre
     return copy({to, from, moved, false, false}, stream_of(stream), false);
 }
 
-ADIT_CUDA cuMemsetD8_v2(Address at, u8 value, std::size_t count) {
-    ADIT_ENTER_CONTEXT();
-    return fill(at, value, count, stream_of(0), true);
-}
-
 ADIT_CUDA cuMemsetD8Async(Address at, u8 value, std::size_t count, Handle stream) {
     ADIT_ENTER_CONTEXT();
-    return fill(at, value, count, stream_of(stream), false);
+    return fill(at, value, count, stream_of(stream));
 }

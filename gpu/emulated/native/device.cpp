@@ -10,40 +10,16 @@ constexpr u32 CAPABILITY_MAJOR = 9;
 constexpr u32 FIRST_BUS = 0x17;
 constexpr u32 MMAP_ATTRIBUTE_DRIVER = 13030;
 
-bool is_device(int ordinal) { return ordinal >= 0 && static_cast<u32>(ordinal) < settings().gpus; }
-
-// Returns true and sets a value for an attribute that does not depend on the settings.
-bool constant_attribute(u32 attribute, int& value) {
-    switch (attribute) {
-        case MAX_THREADS_PER_BLOCK: value = 1024; return true;
-        case WARP_SIZE: value = 32; return true;
-        case CLOCK_RATE: value = 1980000; return true;
-        // Without cuMemAllocAsync there are no pools.
-        case INTEGRATED: case MANAGED_MEMORY: case MEMORY_POOLS: value = 0; return true;
-        case PCI_DEVICE_ID: case PCI_DOMAIN_ID: value = 0; return true;
-        case MAX_THREADS_PER_MULTIPROCESSOR: value = 2048; return true;
-        case MAX_BLOCKS_PER_MULTIPROCESSOR: value = 32; return true;
-        case ASYNC_ENGINE_COUNT: value = 3; return true;
-        case COMPUTE_CAPABILITY_MAJOR: value = CAPABILITY_MAJOR; return true;
-        case COMPUTE_CAPABILITY_MINOR: value = 0; return true;
-        case CAN_MAP_HOST_MEMORY: case CONCURRENT_KERNELS: case ECC_ENABLED: case UNIFIED_ADDRESSING:
-        case STREAM_PRIORITIES_SUPPORTED: case CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM: case CAN_USE_STREAM_MEM_OPS:
-        case CAN_USE_64_BIT_STREAM_MEM_OPS: case HANDLE_TYPE_POSIX_FD: case READ_ONLY_HOST_REGISTER:
-            value = 1;
-            return true;
-        default: return false;
-    }
-}
-
-Result set_attribute(u32 attribute, int ordinal, int& value) {
-    if (constant_attribute(attribute, value)) { return SUCCESS; }
+Result set_attribute(u32 attribute, int& value) {
     const Settings now = settings();
     switch (attribute) {
+        case COMPUTE_CAPABILITY_MAJOR: value = CAPABILITY_MAJOR; return SUCCESS;
+        // Without cuMemAllocAsync there are no pools.
+        case COMPUTE_CAPABILITY_MINOR: case INTEGRATED: case MEMORY_POOLS: value = 0; return SUCCESS;
+        case CAN_MAP_HOST_MEMORY: case UNIFIED_ADDRESSING: value = 1; return SUCCESS;
         case MULTIPROCESSOR_COUNT: value = static_cast<int>(now.sms); return SUCCESS;
-        case PCI_BUS_ID: value = static_cast<int>(FIRST_BUS) + ordinal; return SUCCESS;
         case PAGEABLE_MEMORY_ACCESS: case PAGEABLE_USES_HOST_PAGE_TABLES: value = now.coherent; return SUCCESS;
         case HOST_REGISTER_SUPPORTED: value = now.host_register == "ok"; return SUCCESS;
-        case VIRTUAL_ADDRESS_MANAGEMENT: value = now.vmm; return SUCCESS;
         case RDMA_WITH_CUDA_VMM: value = now.vmm && now.rdma; return SUCCESS;
         case GPU_DIRECT_RDMA: case CAN_FLUSH_REMOTE_WRITES: value = now.rdma; return SUCCESS;
         // Bit 0 the host's call, bit 1 stream operations.
@@ -59,6 +35,9 @@ Result set_attribute(u32 attribute, int ordinal, int& value) {
 }
 
 }  // namespace
+
+bool is_device(int ordinal) { return ordinal >= 0 && static_cast<u32>(ordinal) < settings().gpus; }
+
 }  // namespace emulated
 
 using namespace emulated;
@@ -97,7 +76,7 @@ ADIT_CUDA cuDeviceGetAttribute(int* value, u32 attribute, int ordinal) {
     ADIT_ENTER();
     if (!is_device(ordinal)) { return misuse(INVALID_DEVICE); }
     if (value == nullptr) { return misuse(INVALID_VALUE); }
-    return set_attribute(attribute, ordinal, *value);
+    return set_attribute(attribute, *value);
 }
 
 ADIT_CUDA cuDeviceTotalMem_v2(std::size_t* bytes, int ordinal) {

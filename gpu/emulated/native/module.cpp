@@ -23,7 +23,7 @@ void play_warp(Kernel kernel, u32 warp, u32 warps, u64 argument);
 namespace {
 
 constexpr u32 LANES = 32;
-// Each is a thread. gpu/src/bench/run.rs repeats the number.
+// Each is a thread.
 constexpr u32 WARPS_MAX = 256;
 constexpr u32 THREADS_MAX = 1024;
 
@@ -82,7 +82,7 @@ void run_grid(Context& context, Kernel kernel, u32 warps, u64 argument) {
     std::this_thread::sleep_for(std::chrono::milliseconds(settings().exit_ms));
 }
 
-Result launch(const Function& function, u32 blocks, u32 threads, Handle handle, u64 argument) {
+Result launch(Kernel kernel, u32 blocks, u32 threads, Handle handle, u64 argument) {
     const auto stream = stream_of(handle);
     if (stream == nullptr) { return misuse(INVALID_HANDLE); }
     // Device code requires whole warps.
@@ -98,31 +98,13 @@ Result launch(const Function& function, u32 blocks, u32 threads, Handle handle, 
     context->kernels_running += 1;
     state().launches += 1;
     append(stream, [=] {
-        run_grid(*context, function.kernel, static_cast<u32>(warps), argument);
+        run_grid(*context, kernel, static_cast<u32>(warps), argument);
         context->kernels_running -= 1;
     });
     return SUCCESS;
 }
 
-// Reads the one 64-bit argument from the array of pointers, or from the buffer that `extra` names.
-bool read_argument(void** parameters, void** extra, u64& argument) {
-    if (parameters != nullptr) {
-        std::memcpy(&argument, parameters[0], sizeof argument);
-        return true;
-    }
-    // CU_LAUNCH_PARAM_BUFFER_POINTER is 1, _BUFFER_SIZE 2, _END 0; its value follows each.
-    const void* buffer = nullptr;
-    std::size_t bytes = 0;
-    for (void** at = extra; at != nullptr && *at != nullptr; at += 2) {
-        if (*at == reinterpret_cast<void*>(1)) { buffer = at[1]; }
-        if (*at == reinterpret_cast<void*>(2)) { bytes = *static_cast<std::size_t*>(at[1]); }
-    }
-    if (buffer == nullptr || bytes != sizeof argument) { return false; }
-    std::memcpy(&argument, buffer, sizeof argument);
-    return true;
-}
-
-std::shared_ptr<Function> find_function(Handle handle) {
+std::shared_ptr<Kernel> find_function(Handle handle) {
     std::lock_guard<std::mutex> held(state().lock);
     return state().functions.find(handle);
 }
@@ -158,9 +140,7 @@ ADIT_CUDA cuModuleGetFunction(Handle* handle, Handle module_handle, const char* 
     if (module == nullptr) { return misuse(INVALID_HANDLE); }
     const Kernel kernel = module->kernels.count(name) == 0 ? nullptr : built_in(name);
     if (kernel == nullptr) { return NOT_FOUND; }
-    auto function = std::make_shared<Function>();
-    function->kernel = kernel;
-    *handle = all.functions.add(function);
+    *handle = all.functions.add(std::make_shared<Kernel>(kernel));
     module->functions.push_back(*handle);
     return SUCCESS;
 }
@@ -171,12 +151,14 @@ ADIT_CUDA cuFuncLoad(Handle handle) {
 }
 
 ADIT_CUDA cuLaunchKernel(Handle handle, u32 blocks, u32 blocks_y, u32 blocks_z, u32 threads, u32 threads_y,
-                         u32 threads_z, u32 shared_bytes, Handle stream, void** parameters, void** extra) {
+                         u32 threads_z, u32 shared_bytes, Handle stream, void** parameters, void**) {
     ADIT_ENTER_CONTEXT();
     const auto function = find_function(handle);
     if (function == nullptr) { return misuse(INVALID_HANDLE); }
-    u64 argument = 0;
     const bool is_flat = blocks_y == 1 && blocks_z == 1 && threads_y == 1 && threads_z == 1 && shared_bytes == 0;
-    if (!is_flat || !read_argument(parameters, extra, argument)) { return misuse(INVALID_VALUE); }
+    if (!is_flat || parameters == nullptr) { return misuse(INVALID_VALUE); }
+    // Kernels take one 64-bit number.
+    u64 argument;
+    std::memcpy(&argument, parameters[0], sizeof argument);
     return launch(*function, blocks, threads, stream, argument);
 }

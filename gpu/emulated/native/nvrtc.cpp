@@ -88,18 +88,12 @@ bool has_prefix(const std::string& text, const char* prefix) {
     return text.compare(0, std::strlen(prefix), prefix) == 0;
 }
 
-// Reads the architecture from the options, "" for none; returns false for an option that NVRTC does not have.
+// Reads the architecture from the options, if they name one; returns false for an option that Adit does not pass.
 bool read_options(int count, const char* const* options, std::string& architecture) {
-    constexpr const char* KNOWN[] = {
-        "-std=", "--std=", "-default-device", "--device-as-default-execution-space", "-I", "-D", "--include-path=",
-        "--define-macro=", "-lineinfo", "--generate-line-info", "-G", "--maxrregcount=", "-use_fast_math", "--fmad=",
-        "-diag-", "--diag-", "-w", "-dopt", "--restrict", "-Werror", "--Werror", "--ptxas-options=", "-minimal",
-        "--minimal", "-default-stream",
-    };
+    constexpr const char* KNOWN[] = {"-std=", "-default-device", "--ptxas-options="};
     for (int index = 0; index < count; ++index) {
         const std::string option = options[index];
-        const bool is_architecture = has_prefix(option, "--gpu-architecture=") || has_prefix(option, "-arch=");
-        if (is_architecture) {
+        if (has_prefix(option, "--gpu-architecture=")) {
             architecture = option.substr(option.find('=') + 1);
             continue;
         }

@@ -67,11 +67,6 @@ struct Capture {
     std::atomic<bool> is_invalid{false};
 };
 
-// A captured graph: its size alone, as nothing launches it.
-struct Graph {
-    u64 nodes = 0;
-};
-
 struct Context {
     int ordinal = 0;
     bool is_green = false;
@@ -98,10 +93,6 @@ struct Module {
 };
 
 using Kernel = void (*)(unsigned long long);
-
-struct Function {
-    Kernel kernel = nullptr;
-};
 
 // A device's own copy of GPU memory, where PCIe does not keep the two the same: `peer` of the settings.
 class View {
@@ -153,10 +144,6 @@ struct Physical {
     bool released = false;
 };
 
-struct Description {
-    SmResource sm{};
-};
-
 // The report for tests. gpu/emulated/src/lib.rs has the same fields.
 struct Report {
     u64 allocations;            // cuMemAlloc
@@ -188,10 +175,10 @@ struct State {
     Table<Stream> streams{Kind::STREAM};
     Table<Event> events{Kind::EVENT};
     Table<Module> modules{Kind::MODULE};
-    Table<Function> functions{Kind::FUNCTION};
+    Table<Kernel> functions{Kind::FUNCTION};
     Table<Physical> physicals{Kind::PHYSICAL};
-    Table<Description> descriptions{Kind::DESCRIPTION};
-    Table<Graph> graphs{Kind::GRAPH};
+    Table<SmResource> descriptions{Kind::DESCRIPTION};
+    Table<u64> graphs{Kind::GRAPH};             // their numbers of nodes alone, as nothing launches them
     std::map<int, Handle> primaries;
     std::map<Handle, Handle> green_views;       // a green context viewed as a context: CUcontext -> CUgreenCtx
     std::map<Address, Range> ranges;
@@ -213,6 +200,8 @@ Result misuse(Result code);
 Result enter(const char* function);
 // As `enter`, and requires a live and unbroken context on the calling thread.
 Result enter_context(const char* function);
+// Whether there is a device of this number.
+bool is_device(int ordinal);
 // Returns the calling thread's context; 0 for none.
 Handle current_handle();
 std::shared_ptr<Context> current_context();

@@ -229,15 +229,6 @@ Result append_on(Handle handle, Address at, Operation operation) {
     return SUCCESS;
 }
 
-bool is_reached(u32 now, u32 value, u32 how) {
-    switch (how) {
-        case WAIT_GEQ: return static_cast<std::int32_t>(now - value) >= 0;
-        case WAIT_EQ: return now == value;
-        case WAIT_AND: return (now & value) != 0;
-        default: return ~(now | value) != 0;
-    }
-}
-
 }  // namespace
 }  // namespace emulated
 
@@ -324,9 +315,7 @@ ADIT_CUDA cuStreamEndCapture(Handle handle, Handle* graph) {
     if (capture->is_invalid) { return STREAM_CAPTURE_INVALIDATED; }
     // A stream that joined by an event has to be joined again before the end; no caller of this driver does so.
     if (streams > 1) { return STREAM_CAPTURE_UNJOINED; }
-    auto made = std::make_shared<Graph>();
-    made->nodes = capture->nodes;
-    *graph = all.graphs.add(made);
+    *graph = all.graphs.add(std::make_shared<u64>(capture->nodes));
     return SUCCESS;
 }
 
@@ -344,7 +333,7 @@ ADIT_CUDA cuGraphGetNodes(Handle handle, Handle* nodes, std::size_t* count) {
     std::lock_guard<std::mutex> held(state().lock);
     const auto graph = state().graphs.find(handle);
     if (graph == nullptr || nodes != nullptr || count == nullptr) { return misuse(INVALID_VALUE); }
-    *count = graph->nodes;
+    *count = *graph;
     return SUCCESS;
 }
 
@@ -356,13 +345,12 @@ ADIT_CUDA cuGraphDestroy(Handle handle) {
 
 ADIT_CUDA cuStreamWaitValue32_v2(Handle handle, Address at, u32 value, u32 flags) {
     ADIT_ENTER();
-    const u32 how = flags & ~WAIT_FLUSH;
     const bool flushes = (flags & WAIT_FLUSH) != 0;
-    if (how > WAIT_NOR || at % sizeof value != 0 || !is_reachable(at, sizeof value)) { return misuse(INVALID_VALUE); }
+    if ((flags & ~WAIT_FLUSH) != WAIT_GEQ || at % sizeof value != 0 || !is_reachable(at, sizeof value)) { return misuse(INVALID_VALUE); }
     if (flushes && !settings().rdma) { return NOT_SUPPORTED; }
     const u32* word = reinterpret_cast<const u32*>(at);
     return append_on(handle, at, [=] {
-        while (!is_reached(__atomic_load_n(word, __ATOMIC_ACQUIRE), value, how)) {
+        while (static_cast<std::int32_t>(__atomic_load_n(word, __ATOMIC_ACQUIRE) - value) < 0) {
             std::this_thread::sleep_for(std::chrono::microseconds(20));
         }
     });

@@ -20,7 +20,7 @@ bool is_granular(u64 value) { return value != 0 && value % GRANULE_BYTES == 0; }
 bool is_sound(const AllocationProperties* properties) {
     if (properties == nullptr || properties->type != ALLOCATION_PINNED) { return false; }
     const Location where = properties->location;
-    return where.type == LOCATION_DEVICE && where.id >= 0 && static_cast<u32>(where.id) < settings().gpus;
+    return where.type == LOCATION_DEVICE && is_device(where.id);
 }
 
 // Frees memory that is no longer referenced. Call with the lock held.

@@ -245,7 +245,11 @@ fn map_granules(bytes: usize) -> (u64, u64) {
         assert_eq!(sys::cuMemCreate(&mut handle, bytes, &properties, 0), SUCCESS);
         assert_eq!(sys::cuMemAddressReserve(&mut address, bytes, 0, 0, 0), SUCCESS);
         assert_eq!(sys::cuMemMap(address, bytes, 0, handle, 0), SUCCESS);
-        assert_ne!(sys::cuMemsetD8_v2(address, 1, 1), SUCCESS, "no GPU has access yet");
+        assert_ne!(
+            sys::cuMemsetD8Async(address, 1, 1, ptr::null_mut()),
+            SUCCESS,
+            "no GPU has access yet"
+        );
         assert_eq!(sys::cuMemSetAccess(address, bytes, &access, 1), SUCCESS);
     }
     (address, handle)

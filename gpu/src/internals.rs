@@ -11,7 +11,7 @@ pub use crate::cuda::{
     Runner, Stream,
 };
 pub use crate::reach::doorbell::Doorbells;
-pub use crate::reach::paths::{gdr_is_present, try_path};
+pub use crate::reach::paths::{check_dma_buf, check_dma_buf_mapping, gdr_is_present, try_path};
 pub use crate::reach::proxy::ProxyThread;
 pub use crate::reach::queue::Queue;
 pub use crate::reach::self_test;

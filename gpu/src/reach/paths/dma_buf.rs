@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 ///
 /// # Errors
 /// [`Error::Unavailable`] if it has none.
-pub(super) fn check(attributes: &Attributes) -> Result<()> {
+pub fn check(attributes: &Attributes) -> Result<()> {
     if attributes.dma_buf {
         return Ok(());
     }
@@ -23,7 +23,7 @@ pub(super) fn check(attributes: &Attributes) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Unavailable`] if the driver says that they cannot.
-pub(super) fn check_mapping(attributes: &Attributes) -> Result<()> {
+pub fn check_mapping(attributes: &Attributes) -> Result<()> {
     check(attributes)?;
     match attributes.dma_buf_mmap {
         Some(true) => Ok(()),

@@ -39,6 +39,8 @@ use crate::error::{Error, Result};
 pub(crate) use block::Block;
 pub use carry::Carried;
 pub(crate) use carry::{check_arrival, flush_if_needed, host_copy, other_than};
+#[cfg(feature = "internals")]
+pub use dma_buf::{check as check_dma_buf, check_mapping as check_dma_buf_mapping};
 pub(crate) use exposed::Exposed;
 #[cfg(feature = "internals")]
 pub use gdr::is_present as gdr_is_present;

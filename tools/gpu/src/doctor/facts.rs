@@ -6,7 +6,10 @@ use std::sync::Arc;
 
 use adit_driver::Controller;
 use adit_driver::bus::vfio::HAS_IOMMUFD;
-use adit_gpu::internals::{self, PartitionKind, Program, ProxyThread, gdr_is_present, self_test};
+use adit_gpu::internals::{
+    self, PartitionKind, Program, ProxyThread, check_dma_buf, check_dma_buf_mapping,
+    gdr_is_present, self_test,
+};
 use adit_gpu::{Device, DoorbellChoice, Gpu, GpuInfo, ProxyOptions, Result, compiler_version};
 
 use super::report::{Row, Verdict};
@@ -84,12 +87,13 @@ fn compiler(gpu: &Arc<Gpu>) -> Row {
 
 /// Rows about sharing memory and registers.
 pub(super) fn system(gpu: Option<&Arc<Gpu>>, controller: Option<&Arc<Controller>>) -> Vec<Row> {
+    let is_there = |_: &()| "yes".to_owned();
     let mut rows = Vec::new();
     if let Some(gpu) = gpu {
         let info = gpu.info();
         rows.extend([
-            has(info.attributes.dma_buf, "dma-buf", "the GPU's driver exports none", OPEN_MODULES),
-            dma_buf_mmap(info),
+            Row::of("dma-buf", &check_dma_buf(&info.attributes), is_there),
+            Row::of("dma-buf mapping", &check_dma_buf_mapping(&info.attributes), is_there),
             host_register(info),
             ordering(info),
             peer_access(info),
@@ -102,7 +106,7 @@ pub(super) fn system(gpu: Option<&Arc<Gpu>>, controller: Option<&Arc<Controller>
             ),
         ]);
     }
-    rows.push(Row::of("gdrdrv", &gdr_is_present(), |()| "yes".to_owned()));
+    rows.push(Row::of("gdrdrv", &gdr_is_present(), is_there));
     rows.push(match controller {
         Some(controller) if !is_vfio(controller) => {
             Row::good("iommufd", format!("not needed for {}", controller.info().device))
@@ -112,19 +116,8 @@ pub(super) fn system(gpu: Option<&Arc<Gpu>>, controller: Option<&Arc<Controller>
     rows
 }
 
-const OPEN_MODULES: &str = "use NVIDIA's open kernel modules on Linux 5.12 or later";
-
 fn has(has: bool, name: &'static str, why: &str, fix: &str) -> Row {
     if has { Row::good(name, "yes") } else { Row::bad(name, Verdict::Missing, "no", why, fix) }
-}
-
-fn dma_buf_mmap(info: &GpuInfo) -> Row {
-    let why = match info.attributes.dma_buf_mmap {
-        Some(_) => "this GPU's dma-bufs cannot be mapped into a process",
-        None => "the GPU's driver does not know of such mappings",
-    };
-    let there = info.attributes.dma_buf_mmap == Some(true);
-    has(there, "dma-buf mapping", why, "use driver 595 or later (CUDA 13.3), or load gdrdrv")
 }
 
 fn host_register(info: &GpuInfo) -> Row {

@@ -1,8 +1,10 @@
 //! What several commands share of their options: the GPU's number, the place of memory, targets with queues; and
 //! checks of these.
 
-use adit_driver::Target;
-use adit_gpu::{Gpu, Place};
+use std::sync::Arc;
+
+use adit_driver::{Controller, ControllerOptions, Target};
+use adit_gpu::{Device, Gpu, Place};
 use clap::{Args, ValueEnum};
 
 use crate::failure::{Failure, Result};
@@ -67,6 +69,17 @@ pub(crate) fn no_queues(target: &Target) -> Failure {
     Failure::usage(format!(
         "{target} is reached through the kernel and has no queues of its own; a GPU drives those of a controller: use vfio:…, vfio-user:… or soft:…"
     ))
+}
+
+/// Opens a drive with doorbells in registers, as rings need them.
+///
+/// # Errors
+/// The driver's.
+pub(crate) fn open(target: &Target) -> std::result::Result<Device, adit_driver::Error> {
+    let options = ControllerOptions { shadow_doorbells: false, ..ControllerOptions::default() };
+    let controller = Arc::new(Controller::open(target, &options)?);
+    let namespace = controller.namespace_of(target)?;
+    Ok(Device { controller, namespace })
 }
 
 /// Refuses more multiprocessors than the GPU has.

@@ -3,17 +3,15 @@
 //!
 //! [`super`] makes the findings; this module turns them into a table or JSON, and an exit code.
 
-use std::sync::Arc;
-
 use super::{self as doctor, Report, Row, Section, Usual};
-use adit_driver::{Controller, ControllerOptions, Target};
-use adit_gpu::{Device, MemoryPath};
+use adit_driver::Target;
+use adit_gpu::MemoryPath;
 use clap::Args;
 use serde_json::{Value, json};
 
 use crate::failure::{Failure, Result};
 use crate::human;
-use crate::options::{GpuArg, check_ordinal, check_queues};
+use crate::options::{GpuArg, check_ordinal, check_queues, open};
 use crate::output;
 
 const EXAMPLES: &str = "\
@@ -57,14 +55,6 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     output::report(args.json, || json(args, &report), || table(&report))?;
     opened?;
     end(&report)
-}
-
-/// Opens the drive with doorbells in registers, as rings need them.
-fn open(target: &Target) -> Result<Device> {
-    let options = ControllerOptions { shadow_doorbells: false, ..ControllerOptions::default() };
-    let controller = Arc::new(Controller::open(target, &options)?);
-    let namespace = controller.namespace_of(target)?;
-    Ok(Device { controller, namespace })
 }
 
 /// # Errors

@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
-use adit_driver::spec::Nsid;
-use adit_driver::{Controller, ControllerOptions, Target};
 use adit_gpu::internals::cut::Span;
 use adit_gpu::internals::{DeviceMemory, Doorbells, Partition, Program, Queue};
-use adit_gpu::{Gpu, Place, Pool, Result};
+use adit_gpu::{Device, Gpu, Place, Pool, Result};
 
 use crate::controller::{Counters, GpuController, Shape};
+use crate::options::open;
 
 /// The CPU's controller.
 const TARGET: &str = "soft:null,dbbuf=off";
@@ -19,7 +18,7 @@ pub(crate) enum Server {
     /// A kernel; commands point to GPU memory.
     Gpu(Box<GpuController>, DeviceMemory),
     /// A thread; commands point to a pool in host memory.
-    Cpu(Arc<Controller>, Pool),
+    Cpu(Device, Pool),
 }
 
 impl Server {
@@ -45,12 +44,10 @@ impl Server {
     /// The driver's; CUDA's for the pool.
     pub(crate) fn cpu(gpu: &Arc<Gpu>, shape: &Shape, data_bytes: u64) -> Result<Server> {
         let bytes = shape.lbas << shape.lba_shift;
-        let target: Target = format!("{TARGET},size={}M", bytes >> 20).parse()?;
-        let settings = ControllerOptions { shadow_doorbells: false, ..Default::default() };
-        let controller = Arc::new(Controller::open(&target, &settings)?);
-        let controllers = std::slice::from_ref(&controller);
+        let device = open(&format!("{TARGET},size={}M", bytes >> 20).parse()?)?;
+        let controllers = std::slice::from_ref(&device.controller);
         let pool = Pool::allocate(gpu, controllers, &[data_bytes], Some(Place::Host))?;
-        Ok(Server::Cpu(controller, pool))
+        Ok(Server::Cpu(device, pool))
     }
 
     /// Creates its queues.
@@ -60,12 +57,11 @@ impl Server {
     pub(crate) fn queues(&self, gpu: &Arc<Gpu>, shape: &Shape) -> Result<Vec<Queue>> {
         match self {
             Server::Gpu(controller, _) => Ok(controller.queues()),
-            Server::Cpu(controller, _) => {
+            Server::Cpu(Device { controller, namespace }, _) => {
                 let (doorbells, places) =
                     (Doorbells::mapped(gpu, controller), (Place::Host, Place::Host));
-                let namespace = controller.namespace(Nsid(1))?;
                 let queue =
-                    |_| Queue::attach(gpu, controller, &namespace, shape.depth, places, &doorbells);
+                    |_| Queue::attach(gpu, controller, namespace, shape.depth, places, &doorbells);
                 (0..shape.queues).map(queue).collect()
             }
         }

@@ -3,10 +3,9 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use adit_gpu::Error;
 use serde::Serialize;
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Result, UNAVAILABLE};
 
 pub(super) const DRIVER: &str = "driver and GPU";
 pub(super) const CODE: &str = "device code";
@@ -63,54 +62,12 @@ pub fn verdict(checks: &[Check]) -> Verdict {
     if ESSENTIAL.iter().all(has_passed) { Verdict::Sound } else { Verdict::Unavailable }
 }
 
-/// Why a check did not pass.
-#[derive(Debug)]
-pub(crate) enum Objection {
-    Wrong(String),
-    /// The crate returned an error.
-    Error(Error),
-    /// The machine lacks what the check needs.
-    Missing(&'static str),
-}
-
-impl Objection {
-    /// Adds the subject, one of several.
-    pub(super) fn about(self, subject: &str) -> Objection {
-        match self {
-            Objection::Wrong(what) => Objection::Wrong(format!("{subject}: {what}")),
-            error => error,
-        }
-    }
-}
-
-impl From<Error> for Objection {
-    fn from(error: Error) -> Objection {
-        Objection::Error(error)
-    }
-}
-
-impl From<Objection> for Failure {
-    fn from(objection: Objection) -> Failure {
-        match objection {
-            Objection::Wrong(what) => Failure::failed(what),
-            Objection::Error(error) => error.into(),
-            Objection::Missing(what) => Failure::unavailable(what),
-        }
-    }
-}
-
-impl From<adit_driver::Error> for Objection {
-    fn from(error: adit_driver::Error) -> Objection {
-        Objection::Error(Error::Driver(error))
-    }
-}
-
-/// Result of a check's body: the finding.
-pub(super) type Seen = Result<String, Objection>;
+/// Result of a check's body: the finding. A failure for what the machine lacks skips the check.
+pub(super) type Seen = Result<String>;
 
 /// Fails with `otherwise` unless `holds`.
-pub(super) fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), Objection> {
-    if holds { Ok(()) } else { Err(Objection::Wrong(otherwise())) }
+pub(super) fn expect(holds: bool, otherwise: impl FnOnce() -> String) -> Result<()> {
+    if holds { Ok(()) } else { Err(Failure::failed(otherwise())) }
 }
 
 /// Runs one check. A panic within it fails only that check.
@@ -119,12 +76,10 @@ pub(super) fn make(name: &'static str, body: impl FnOnce() -> Seen) -> Check {
     // Nothing that the body leaves behind is used after a panic.
     let (outcome, detail) = match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(seen)) => (CheckOutcome::Passed, seen),
-        Ok(Err(Objection::Error(error))) if error.is_unavailable() => {
-            (CheckOutcome::Skipped, error.to_string())
+        Ok(Err(failure)) if failure.code() == UNAVAILABLE => {
+            (CheckOutcome::Skipped, failure.to_string())
         }
-        Ok(Err(Objection::Error(error))) => (CheckOutcome::Failed, error.to_string()),
-        Ok(Err(Objection::Missing(what))) => (CheckOutcome::Skipped, what.to_owned()),
-        Ok(Err(Objection::Wrong(what))) => (CheckOutcome::Failed, what),
+        Ok(Err(failure)) => (CheckOutcome::Failed, failure.to_string()),
         Err(panic) => (CheckOutcome::Failed, format!("it panicked: {}", message_of(&*panic))),
     };
     Check { name, outcome, detail, took_ms: begin.elapsed().as_secs_f64() * 1e3 }
@@ -138,6 +93,7 @@ fn message_of(panic: &(dyn std::any::Any + Send)) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use adit_gpu::Error;
 
     fn made(body: impl FnOnce() -> Seen) -> Check {
         make("a check", body)

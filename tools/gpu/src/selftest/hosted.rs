@@ -1,17 +1,17 @@
 //! Rings in host memory served by the driver's software controller, and the staged engine: what works everywhere.
 
+use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-use adit_driver::spec::{Lba, Nsid};
+use adit_driver::spec::Lba;
 use adit_driver::transfer::{Direction, Slice, Transfer};
-use adit_driver::{Controller, ControllerOptions, Target};
-use adit_gpu::{
-    Device, DoorbellChoice, EngineChoice, GioUring, Gpu, KernelChoice, Options, Place, Pool,
-};
+use adit_gpu::{DoorbellChoice, EngineChoice, GioUring, Gpu, KernelChoice, Options, Place, Pool};
 
-use super::check::{Objection, Seen, expect};
+use super::check::{Seen, expect};
 use super::machine::Machine;
+use crate::failure::Result;
+use crate::options::open;
 use crate::rig::pattern::pattern;
 
 pub(crate) const TARGET: &str = "soft:mem=64M,dbbuf=off";
@@ -36,20 +36,11 @@ pub(crate) fn options() -> Options {
     }
 }
 
-pub(crate) fn rings(
-    gpu: &Arc<Gpu>,
-    target: &str,
-    options: &Options,
-) -> Result<GioUring, Objection> {
-    let target: Target = target.parse()?;
-    let settings = ControllerOptions { shadow_doorbells: false, ..Default::default() };
-    let controller = Arc::new(Controller::open(&target, &settings)?);
-    let namespace = controller.namespace(Nsid(1))?;
-    let regions = [REGION_BYTES; 2];
-    let one = [Arc::clone(&controller)];
-    let pool = Pool::allocate(gpu, &one, &regions, Some(Place::Host))?;
-    let devices = vec![Device { controller, namespace }];
-    Ok(GioUring::init_queue(gpu, devices, pool, options)?)
+pub(crate) fn rings(gpu: &Arc<Gpu>, target: &str, options: &Options) -> Result<GioUring> {
+    let device = open(&target.parse()?)?;
+    let controllers = slice::from_ref(&device.controller);
+    let pool = Pool::allocate(gpu, controllers, &[REGION_BYTES; 2], Some(Place::Host))?;
+    Ok(GioUring::init_queue(gpu, vec![device], pool, options)?)
 }
 
 /// Returns transfers of a region's pieces, to or from the namespace.
@@ -62,7 +53,7 @@ fn pieces(region: u32, direction: Direction) -> impl Iterator<Item = Transfer<[S
     })
 }
 
-fn carry_out(uring: &GioUring, region: u32, direction: Direction) -> Result<u64, Objection> {
+fn carry_out(uring: &GioUring, region: u32, direction: Direction) -> Result<u64> {
     let iocbs = uring.get_iocb(pieces(region, direction), None)?;
     uring.issue_io(&iocbs, 2)?;
     let outcome = uring.wait(iocbs, LONG)?;
@@ -75,7 +66,7 @@ fn carry_out(uring: &GioUring, region: u32, direction: Direction) -> Result<u64,
 }
 
 /// Writes data and reads it back, byte by byte the same.
-pub(crate) fn there_and_back(uring: &GioUring) -> Result<u64, Objection> {
+pub(crate) fn there_and_back(uring: &GioUring) -> Result<u64> {
     let written = pattern(REGION_BYTES);
     uring.pool().write(0, 0, &written)?;
     let mut commands = carry_out(uring, 0, Direction::Write)?;

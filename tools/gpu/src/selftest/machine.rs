@@ -5,8 +5,9 @@ use std::sync::Arc;
 use adit_gpu::internals::{self, DeviceMemory, PartitionKind, Partitions, Program};
 use adit_gpu::{Error, Gpu};
 
-use super::check::{Objection, Seen, expect};
+use super::check::{Seen, expect};
 use crate::controller::{Counters, GpuController, Shape};
+use crate::failure::{Failure, Result};
 use crate::rig::Rig;
 use crate::rig::server::Server;
 
@@ -38,7 +39,8 @@ pub(super) fn open(gpu: u32, opened: &mut Option<Arc<Gpu>>) -> Seen {
 }
 
 pub(super) fn compile(gpu: Option<&Arc<Gpu>>, machine: &mut Option<Machine>) -> Seen {
-    let gpu = gpu.ok_or(Objection::Missing("it is compiled for a GPU, and there is none"))?;
+    let gpu =
+        gpu.ok_or_else(|| Failure::unavailable("it is compiled for a GPU, and there is none"))?;
     let program = Program::load(gpu)?;
     let partitions = internals::partition(gpu, SMS);
     *machine = Some(Machine { gpu: Arc::clone(gpu), program, partitions });
@@ -47,12 +49,12 @@ pub(super) fn compile(gpu: Option<&Arc<Gpu>>, machine: &mut Option<Machine>) -> 
 }
 
 /// Explains why a check that needs no device code cannot run.
-pub(super) fn no_gpu() -> Objection {
-    Objection::Missing("it needs a GPU")
+pub(super) fn no_gpu() -> Failure {
+    Failure::unavailable("it needs a GPU")
 }
 
-pub(super) fn missing() -> Objection {
-    Objection::Missing("it needs a GPU and the compiled device code")
+pub(super) fn missing() -> Failure {
+    Failure::unavailable("it needs a GPU and the compiled device code")
 }
 
 /// Checks whether I/O has its own multiprocessors.
@@ -71,7 +73,7 @@ pub(super) fn partitions(machine: &Machine) -> Seen {
 
 impl Machine {
     /// Creates rings of `shape` served by a controller in device code, with a block for each and one more.
-    pub(super) fn rig(&self, shape: &Shape) -> Result<Rig, Objection> {
+    pub(super) fn rig(&self, shape: &Shape) -> Result<Rig> {
         let Partitions { io, compute, .. } = &self.partitions;
         let server = Server::gpu(&self.gpu, &self.program, compute, shape, DATA_BYTES)?;
         let mut rig = Rig::new(&self.gpu, &self.program, io, server, (shape, shape.queues + 1))?;
@@ -89,7 +91,7 @@ pub(super) fn controller(rig: &mut Rig) -> (&mut GpuController, &DeviceMemory) {
 }
 
 /// Stops the controller, and checks that everything it saw was well-formed.
-pub(super) fn seen(rig: &mut Rig) -> Result<Counters, Objection> {
+pub(super) fn seen(rig: &mut Rig) -> Result<Counters> {
     let (controller, _) = controller(rig);
     controller.stop()?;
     let seen = controller.counters()?;

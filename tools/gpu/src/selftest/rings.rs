@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use adit_gpu::Place;
 use adit_gpu::internals::layout::{Context, Form, Iocb};
 
-use super::check::{Objection, Seen, expect};
+use super::check::{Seen, expect};
 use super::machine::{GRID, Machine, controller, seen};
 use crate::controller::{Faults, Shape};
+use crate::failure::Result;
 use crate::rig::Rig;
 use crate::rig::load::Round;
 use crate::rig::pattern::pattern;
@@ -42,13 +43,13 @@ pub(super) fn round(ring: u32, (count, total): (u32, u64), timeout: Duration) ->
     Round { count, total, first_ring: ring, ring_count: 1, timeout }
 }
 
-pub(super) fn all_succeeded(headers: &[Iocb]) -> Result<(), Objection> {
+pub(super) fn all_succeeded(headers: &[Iocb]) -> Result<()> {
     let failed: u64 = headers.iter().map(|header| header.failed).sum();
     expect(failed == 0, || format!("{failed} commands failed"))
 }
 
 /// Fills each ring's block and executes all of them.
-fn carry_out(rig: &mut Rig, shape: &Shape) -> Result<u64, Objection> {
+fn carry_out(rig: &mut Rig, shape: &Shape) -> Result<u64> {
     for ring in 0..shape.queues {
         rig.fill_reads(ring, shape, 8)?;
     }
@@ -81,7 +82,7 @@ pub(super) fn shapes(machine: &Machine) -> Seen {
         let shape = shape(queues, depth);
         let mut rig = machine.rig(&shape)?;
         let carried = carry_out(&mut rig, &shape);
-        commands += carried.map_err(|why| why.about(&format!("{queues} queues of {depth}")))?;
+        commands += carried.map_err(|why| why.and(format!("{queues} queues of {depth}")))?;
     }
     Ok(format!("{commands} commands through {} shapes, all checked", SHAPES.len()))
 }
@@ -175,10 +176,7 @@ pub(super) fn stop_and_restart(machine: &Machine) -> Seen {
 }
 
 /// Polls until a condition holds, for a bounded time.
-pub(super) fn wait_until(
-    mut holds: impl FnMut() -> Result<bool, Objection>,
-    what: &str,
-) -> Result<(), Objection> {
+pub(super) fn wait_until(mut holds: impl FnMut() -> Result<bool>, what: &str) -> Result<()> {
     let begin = Instant::now();
     while !holds()? {
         expect(begin.elapsed() < LONG, || format!("waited {} s for {what}", LONG.as_secs()))?;

@@ -8,6 +8,7 @@ use super::check::{Seen, expect};
 use super::machine::{GRID, Machine, controller, seen};
 use super::rings::{LONG, all_succeeded, round, shape, wait_until};
 use crate::controller::{Fault, Faults, Shape};
+use crate::failure::Result;
 use crate::rig::Rig;
 
 /// Unrecovered Read Error as a status field.
@@ -21,7 +22,7 @@ fn faulty(kind: Fault, every: u32, delay: Duration) -> Shape {
 }
 
 /// Executes all contexts of block 0 once; returns how each ended.
-fn ends(rig: &mut Rig, timeout: Duration) -> Result<Vec<u32>, super::check::Objection> {
+fn ends(rig: &mut Rig, timeout: Duration) -> Result<Vec<u32>> {
     let headers = rig.go(0, &[round(0, (COUNT, u64::from(COUNT)), timeout)], GRID)?;
     let statuses = rig.load.statuses(0, COUNT)?;
     let failed = statuses.iter().filter(|status| **status != 0).count() as u64;

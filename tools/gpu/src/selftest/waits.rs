@@ -7,9 +7,10 @@ use adit_gpu::internals::{self, DeviceMemory, Kernel, PinnedMemory};
 use adit_gpu::{Priority, Stream};
 use zerocopy::{Immutable, IntoBytes};
 
-use super::check::{Objection, Seen, expect};
+use super::check::{Seen, expect};
 use super::machine::{GRID, Machine};
 use super::rings::{LONG, all_succeeded, round, shape};
+use crate::failure::Result;
 use crate::rig::Rig;
 
 const COUNT: u32 = 64;
@@ -34,7 +35,7 @@ const NOTHING: u32 = u32::MAX;
 
 /// Prepares a word for the waiter, a separate stream, and a block. The rig comes last, so that it drops first: memory
 /// is not freed while its controller runs.
-fn prepared(machine: &Machine) -> Result<(PinnedMemory, Stream, Rig), Objection> {
+fn prepared(machine: &Machine) -> Result<(PinnedMemory, Stream, Rig)> {
     let shape = shape(1, 64);
     // First, because creating a stream, memory or an event may wait for running kernels.
     let stream = machine.partitions.compute.stream(Priority::Normal)?;
@@ -65,7 +66,7 @@ pub(super) fn by_stream(machine: &Machine) -> Seen {
 pub(super) fn by_kernel(machine: &Machine) -> Seen {
     let arguments = DeviceMemory::allocate(&machine.gpu, size_of::<WaitArguments>() as u64)?;
     let (word, stream, rig) = prepared(machine)?;
-    let wait = |timeout: Duration| -> Result<(), Objection> {
+    let wait = |timeout: Duration| -> Result<()> {
         let (blocks, generations) = rig.load.lists(0);
         let written = WaitArguments {
             uring: rig.rings.uring(),

@@ -108,6 +108,11 @@ impl Error {
         Error::Refused { what: what.to_string(), why: why.to_string(), fix: fix.to_string() }
     }
 
+    /// Creates an [`Error::TimedOut`] from anything printable.
+    pub fn timed_out(waited_for: impl ToString, after: Duration, fix: impl ToString) -> Error {
+        Error::TimedOut { waited_for: waited_for.to_string(), after, fix: fix.to_string() }
+    }
+
     /// Returns whether the machine lacks what was requested, so that another path is needed.
     pub fn is_unavailable(&self) -> bool {
         matches!(self, Error::Unavailable { .. })

@@ -106,10 +106,7 @@ impl Copier {
         if poll_stream(gpu, self.stream, TIMEOUT)? {
             return Ok(());
         }
-        Err(Error::TimedOut {
-            waited_for: "a copy between the CPU's memory and the GPU's".to_owned(),
-            after: TIMEOUT,
-            fix: "see with nvidia-smi whether the GPU still works".to_owned(),
-        })
+        let fix = "see with nvidia-smi whether the GPU still works";
+        Err(Error::timed_out("a copy between the CPU's memory and the GPU's", TIMEOUT, fix))
     }
 }

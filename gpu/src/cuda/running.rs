@@ -60,11 +60,9 @@ impl Endless {
         let waited = CHANGED.wait_timeout_while(lock(), BEGINS_WITHIN, is_busy);
         let (mut state, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
         if timeout.timed_out() {
-            return Err(Error::TimedOut {
-                waited_for: "what other threads make and free on this GPU".to_owned(),
-                after: BEGINS_WITHIN,
-                fix: "see what they wait for, such as control blocks that are never issued".into(),
-            });
+            let fix = "see what they wait for, such as control blocks that are never issued";
+            let what = "what other threads make and free on this GPU";
+            return Err(Error::timed_out(what, BEGINS_WITHIN, fix));
         }
         if runner == Runner::Rings && state.kernels.contains(&(device, runner)) {
             return Err(behind_rings("let a persistent kernel run"));

@@ -283,11 +283,8 @@ impl Stream {
         if poll_stream(&self.gpu, self.raw, timeout)? {
             return Ok(());
         }
-        Err(Error::TimedOut {
-            waited_for: "a stream's work".to_owned(),
-            after: timeout,
-            fix: "stop the kernel that does not end, or allow more time".to_owned(),
-        })
+        let fix = "stop the kernel that does not end, or allow more time";
+        Err(Error::timed_out("a stream's work", timeout, fix))
     }
 }
 

@@ -200,11 +200,10 @@ impl ProxyThread {
         match receipt.wait_until(Some(Instant::now() + PATIENCE)) {
             Some(Ok(())) => Ok(()),
             Some(Err(Dropped)) => Err(over()),
-            None => Err(Error::TimedOut {
-                waited_for: format!("{WHAT} to take note of its queues"),
-                after: PATIENCE,
-                fix: "see what keeps its core busy".to_owned(),
-            }),
+            None => {
+                let what = format!("{WHAT} to take note of its queues");
+                Err(Error::timed_out(what, PATIENCE, "see what keeps its core busy"))
+            }
         }
     }
 }

@@ -299,11 +299,7 @@ impl RingEngine {
             }
             if started.elapsed() >= STOP_WITHIN {
                 let fix = "look at the events that control blocks wait for";
-                return Err(Error::TimedOut {
-                    waited_for: "the I/O kernels to stop".to_owned(),
-                    after: STOP_WITHIN,
-                    fix: fix.to_owned(),
-                });
+                return Err(Error::timed_out("the I/O kernels to stop", STOP_WITHIN, fix));
             }
             std::thread::sleep(LOOK_EVERY);
         }

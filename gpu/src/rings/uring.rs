@@ -339,12 +339,9 @@ impl GioUring {
         })?;
         if !is_over {
             let (commands, blocks) = (iocbs.commands(), iocbs.blocks());
-            return Err(Error::TimedOut {
-                waited_for: format!("{commands} commands in {blocks} control blocks"),
-                after: timeout,
-                fix: "allow more time, look at the event they wait for, or recover the rings"
-                    .into(),
-            });
+            let fix = "allow more time, look at the event they wait for, or recover the rings";
+            let what = format!("{commands} commands in {blocks} control blocks");
+            return Err(Error::timed_out(what, timeout, fix));
         }
         core.flush(&iocbs)?;
         let outcome = iocbs.outcome()?;

@@ -301,11 +301,8 @@ fn await_lease(lease: &Lease, begun: Instant, within: Duration) -> Result<()> {
     if poll_until(within.saturating_sub(begun.elapsed()), || lease.is_over())? {
         return Ok(());
     }
-    Err(Error::TimedOut {
-        waited_for: "the GPU to compare checksums".to_owned(),
-        after: within,
-        fix: "allow more time, or look at what their stream waits for".to_owned(),
-    })
+    let fix = "allow more time, or look at what their stream waits for";
+    Err(Error::timed_out("the GPU to compare checksums", within, fix))
 }
 
 impl Verifying {

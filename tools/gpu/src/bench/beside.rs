@@ -164,11 +164,8 @@ fn settle(rig: &Rig, queues: u32) -> Result<u64> {
     let begin = Instant::now();
     while !(0..queues).all(|ring| rig.load.is_over(ring)) {
         if begin.elapsed() >= PATIENCE {
-            return Err(Error::TimedOut {
-                waited_for: "the rings beside the compute kernel".to_owned(),
-                after: PATIENCE,
-                fix: "run 'adit gpu selftest'".to_owned(),
-            });
+            let fix = "run 'adit gpu selftest'";
+            return Err(Error::timed_out("the rings beside the compute kernel", PATIENCE, fix));
         }
         std::thread::yield_now();
     }

@@ -148,11 +148,9 @@ impl Compute {
         let launched = Instant::now();
         while !end.is_over()? {
             if launched.elapsed() >= self.patience {
-                return Err(Error::TimedOut {
-                    waited_for: "the compute kernel of the bench".to_owned(),
-                    after: self.patience,
-                    fix: "end what else the GPU does".to_owned(),
-                });
+                let fix = "end what else the GPU does";
+                let what = "the compute kernel of the bench";
+                return Err(Error::timed_out(what, self.patience, fix));
             }
             meanwhile()?;
             std::thread::yield_now();

@@ -222,11 +222,9 @@ impl GpuController {
         let begin = Instant::now();
         while alive.load(Ordering::Acquire) == before {
             if begin.elapsed() >= PATIENCE {
-                return Err(Error::TimedOut {
-                    waited_for: "the controller in device code to start".to_owned(),
-                    after: PATIENCE,
-                    fix: "end other kernels that do not end, or take fewer multiprocessors".into(),
-                });
+                let fix = "end other kernels that do not end, or take fewer multiprocessors";
+                let what = "the controller in device code to start";
+                return Err(Error::timed_out(what, PATIENCE, fix));
             }
             std::thread::yield_now();
         }

@@ -169,13 +169,37 @@ impl DeviceMemory {
         self.gpu.with_copier(|copier| copier.read(&self.gpu, at, bytes))
     }
 
-    /// Exports all of it as a dma-buf.
+    /// Exports all of it as a dma-buf. Both ends must lie at page boundaries.
     ///
     /// # Errors
     ///
-    /// As [`dma_buf`].
+    /// [`Error::Unavailable`] if the GPU or its driver cannot; [`Error::Cuda`] if this memory cannot be exported.
     pub fn dma_buf(&self) -> Result<OwnedFd> {
-        dma_buf(&self.gpu, self.address, self.bytes)
+        let what = "a dma-buf of the GPU's memory";
+        let fix =
+            "install the open kernel modules of driver 525 or newer, or use pinned host memory";
+        let Some(export) = self.gpu.cuda().cuMemGetHandleForAddressRange else {
+            return Err(Error::unavailable(
+                what,
+                "the driver has no cuMemGetHandleForAddressRange",
+                fix,
+            ));
+        };
+        if !self.gpu.info().attributes.dma_buf {
+            return Err(Error::unavailable(what, "the GPU cannot export it (attribute 124)", fix));
+        }
+        let _bound = self.gpu.bind()?;
+        let mut fd: c_int = -1;
+        // SAFETY: for this kind of handle it writes one int.
+        let result = unsafe {
+            export((&raw mut fd).cast(), self.address, self.bytes as usize, DMA_BUF_FD, 0)
+        };
+        self.gpu.cuda().check(what, "cuMemGetHandleForAddressRange", result)?;
+        if fd < 0 {
+            return Err(Error::unavailable(what, "the driver gave no file", fix));
+        }
+        // SAFETY: the driver has made it for us; it has no other owner.
+        Ok(unsafe { File::from_raw_fd(fd) }.into())
     }
 
     fn inside(&self, offset: u64, bytes: usize) -> Result<u64> {
@@ -203,36 +227,6 @@ impl Drop for DeviceMemory {
             tracing::warn!(result, bytes = self.bytes, "memory of the GPU was not freed");
         }
     }
-}
-
-/// Exports GPU memory, ours or foreign, as a dma-buf. Both ends must lie at page boundaries.
-///
-/// # Errors
-///
-/// [`Error::Unavailable`] if the GPU or its driver cannot; [`Error::Cuda`] if this memory cannot be exported.
-pub(crate) fn dma_buf(gpu: &Gpu, address: u64, bytes: u64) -> Result<OwnedFd> {
-    let what = "a dma-buf of the GPU's memory";
-    let fix = "install the open kernel modules of driver 525 or newer, or use pinned host memory";
-    let Some(export) = gpu.cuda().cuMemGetHandleForAddressRange else {
-        return Err(Error::unavailable(
-            what,
-            "the driver has no cuMemGetHandleForAddressRange",
-            fix,
-        ));
-    };
-    if !gpu.info().attributes.dma_buf {
-        return Err(Error::unavailable(what, "the GPU cannot export it (attribute 124)", fix));
-    }
-    let _bound = gpu.bind()?;
-    let mut fd: c_int = -1;
-    // SAFETY: for this kind of handle it writes one int.
-    let result = unsafe { export((&raw mut fd).cast(), address, bytes as usize, DMA_BUF_FD, 0) };
-    gpu.cuda().check(what, "cuMemGetHandleForAddressRange", result)?;
-    if fd < 0 {
-        return Err(Error::unavailable(what, "the driver gave no file", fix));
-    }
-    // SAFETY: the driver has made it for us; it has no other owner.
-    Ok(unsafe { File::from_raw_fd(fd) }.into())
 }
 
 /// Pinned, zeroed CPU memory that the GPU can access, freed when dropped.

@@ -73,9 +73,9 @@ impl QueueMaker {
             depth: options.depth,
         };
         for device in devices {
-            let pair = (&device.controller, &device.namespace);
-            let start = || shared_proxy(gpu, &options.proxy, &proxy);
-            let chosen = self_test::choose(gpu, program, pair, options.doorbells, start)?;
+            let mapped = Doorbells::mapped(gpu, &device.controller);
+            let (choice, start) = (options.doorbells, || shared_proxy(gpu, &options.proxy, &proxy));
+            let chosen = self_test::choose(mapped, (gpu, program), device, choice, start)?;
             maker.doorbells.push(chosen.doorbells);
             let why_not = chosen.why_not_mapped.map(|why| why.to_string());
             maker.why_not_mapped = maker.why_not_mapped.or(why_not);

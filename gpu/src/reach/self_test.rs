@@ -12,9 +12,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+use adit_driver::Controller;
 use adit_driver::controller::RawQueuePair;
 use adit_driver::spec::{Lba, LbaCount, Sqe};
-use adit_driver::{Controller, Namespace};
 
 use super::by_cpu;
 use super::doorbell::{Doorbells, WHAT};
@@ -23,6 +23,7 @@ use crate::cuda::program::{Kernel, Program};
 use crate::cuda::{Gpu, PinnedMemory, Priority, Stream};
 use crate::error::{Error, Result};
 use crate::options::{DoorbellChoice, Place};
+use crate::reach::device::Device;
 use crate::reach::paths::HostBlock;
 use crate::reach::queue::Queue;
 
@@ -44,33 +45,20 @@ pub struct Chosen {
     pub why_not_mapped: Option<Error>,
 }
 
-/// Chooses the doorbells of a controller's queues. [`DoorbellChoice::Auto`] maps them if the self-test passes, and
-/// falls back to `proxy`, which is called only then.
+/// Chooses the doorbells of a device's queues. [`DoorbellChoice::Auto`] takes `mapped` ones if these pass the self-test,
+/// and falls back to `proxy`, which is called only then.
 ///
 /// # Errors
 /// With [`DoorbellChoice::Mapped`], why that does not work; the proxy's errors; the driver's if the controller does
 /// not answer the CPU either.
 pub fn choose(
-    gpu: &Arc<Gpu>,
-    program: &Program,
-    (controller, namespace): (&Arc<Controller>, &Namespace),
-    choice: DoorbellChoice,
-    proxy: impl FnOnce() -> Result<Arc<ProxyThread>>,
-) -> Result<Chosen> {
-    let subject = (controller, namespace);
-    or_proxy(Doorbells::mapped(gpu, controller), gpu, program, subject, choice, proxy)
-}
-
-/// Returns `mapped` if these are wanted and pass the self-test, else the proxy's, if those pass.
-pub(super) fn or_proxy(
     mapped: Doorbells,
-    gpu: &Arc<Gpu>,
-    program: &Program,
-    (controller, namespace): (&Arc<Controller>, &Namespace),
+    (gpu, program): (&Arc<Gpu>, &Program),
+    device: &Device,
     choice: DoorbellChoice,
     proxy: impl FnOnce() -> Result<Arc<ProxyThread>>,
 ) -> Result<Chosen> {
-    let test = |doorbells| run(gpu, program, controller, namespace, doorbells);
+    let test = |doorbells| run((gpu, program), device, doorbells);
     let mut why_not_mapped = None;
     if choice != DoorbellChoice::Proxy {
         match test(&mapped) {
@@ -89,15 +77,9 @@ pub(super) fn or_proxy(
 /// # Errors
 /// [`Error::Unavailable`] or [`Error::Refused`] if the GPU's store does not arrive, with what is known; the driver's if
 /// the controller does not answer the CPU either.
-fn run(
-    gpu: &Arc<Gpu>,
-    program: &Program,
-    controller: &Arc<Controller>,
-    namespace: &Namespace,
-    doorbells: &Doorbells,
-) -> Result<()> {
+fn run(on: (&Arc<Gpu>, &Program), device: &Device, doorbells: &Doorbells) -> Result<()> {
     for _ in 0..SILENCES {
-        if answers(gpu, program, controller, namespace, doorbells)? {
+        if answers(on, device, doorbells)? {
             return Ok(());
         }
     }
@@ -106,10 +88,8 @@ fn run(
 
 /// Sends reads through a new queue; returns whether the controller answered the GPU, and not only the CPU.
 fn answers(
-    gpu: &Arc<Gpu>,
-    program: &Program,
-    controller: &Arc<Controller>,
-    namespace: &Namespace,
+    (gpu, program): (&Arc<Gpu>, &Program),
+    Device { controller, namespace }: &Device,
     doorbells: &Doorbells,
 ) -> Result<bool> {
     let places = (Place::Host, Place::Host);
@@ -150,11 +130,9 @@ fn check_answered(raw: &RawQueuePair, sent: u32, controller: &Controller) -> Res
     if is_answered(raw, sent, controller, PATIENCE) {
         return Ok(());
     }
-    Err(Error::TimedOut {
-        waited_for: format!("{} to read one LBA, rung by the CPU", controller.info().device),
-        after: PATIENCE,
-        fix: "reset the controller, or use another one".to_owned(),
-    })
+    let fix = "reset the controller, or use another one";
+    let what = format!("{} to read one LBA, rung by the CPU", controller.info().device);
+    Err(Error::timed_out(what, PATIENCE, fix))
 }
 
 /// Explains that the controller answered the CPU's ring but not the GPU's.

@@ -13,7 +13,7 @@ use crate::options::{DoorbellChoice, EngineChoice, KernelChoice, Options, Place,
 use crate::reach::device::Device;
 use crate::reach::paths::tests::Rig;
 use crate::reach::pool::Pool;
-use crate::reach::self_test::{Chosen, or_proxy};
+use crate::reach::self_test::{self, Chosen};
 use crate::rings::uring::GioUring;
 
 fn choose(rig: &Rig, choice: DoorbellChoice, is_device: bool) -> Result<Chosen> {
@@ -23,9 +23,10 @@ fn choose(rig: &Rig, choice: DoorbellChoice, is_device: bool) -> Result<Chosen> 
 fn choose_on(gpu: &Arc<Gpu>, rig: &Rig, choice: DoorbellChoice, is_device: bool) -> Result<Chosen> {
     let program = Program::load(gpu)?;
     let proxy = || ProxyThread::start(gpu, &ProxyOptions::default());
-    let subject = (&rig.controllers[0], &rig.namespace);
+    let (controller, namespace) = (Arc::clone(&rig.controllers[0]), rig.namespace.clone());
     let mapped = Doorbells::mapped_as(gpu, is_device);
-    or_proxy(mapped, gpu, &program, subject, choice, proxy)
+    let device = Device { controller, namespace };
+    self_test::choose(mapped, (gpu, &program), &device, choice, proxy)
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use adit_driver::Controller;
 use adit_driver::bus::vfio::HAS_IOMMUFD;
 use adit_gpu::internals::{
-    self, PartitionKind, Program, ProxyThread, check_dma_buf, check_dma_buf_mapping,
+    self, Doorbells, PartitionKind, Program, ProxyThread, check_dma_buf, check_dma_buf_mapping,
     gdr_is_present, self_test,
 };
 use adit_gpu::{Device, DoorbellChoice, Gpu, GpuInfo, ProxyOptions, Result, compiler_version};
@@ -203,8 +203,8 @@ pub(super) fn doorbells(gpu: &Arc<Gpu>, device: &Device) -> (Row, Option<&'stati
     const NAME: &str = "doorbells";
     let chosen = Program::load(gpu).and_then(|program| {
         let proxy = || ProxyThread::start(gpu, &ProxyOptions::default());
-        let pair = (&device.controller, &device.namespace);
-        self_test::choose(gpu, &program, pair, DoorbellChoice::Auto, proxy)
+        let mapped = Doorbells::mapped(gpu, &device.controller);
+        self_test::choose(mapped, (gpu, &program), device, DoorbellChoice::Auto, proxy)
     });
     let chosen = match chosen {
         Ok(chosen) => chosen,

@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use adit_gpu::{EngineChoice, GioUring, Pages, Slice, Stream, Verifying};
-use adit_kvstore::shard::Certainty;
 use adit_kvstore::store::{LocalLease, Transfers};
 use serde_json::{Value, json};
 
@@ -62,11 +61,11 @@ impl Checking {
                 let verdicts = verifying.wait(timeout)?;
                 assert_eq!(verdicts.checks, checks, "each has a verdict");
                 let owners = arriving.owners().collect::<Vec<_>>();
-                (verdicts.corrupt.iter().map(|check| owners[*check]).collect(), None)
+                (verdicts.corrupt.iter().map(|check| owners[*check]).collect::<Vec<_>>(), None)
             }
             Checking::Cpu(why) => (arriving.corrupt()?, Some(why)),
         };
-        arriving.refuse_misses(&corrupt)?;
+        arriving.refuse_misses(corrupt)?;
         Ok(Checked { why_cpu, checks, blocks: arriving.blocks })
     }
 }
@@ -106,13 +105,9 @@ impl<'a> Arriving<'a> {
 
     /// # Errors
     /// The blocks that are a miss.
-    fn refuse_misses(self, corrupt: &[u32]) -> Result<()> {
-        let certainty = |block| {
-            let item = self.plan.item(block).expect("the plan has every block");
-            item.verification().certainty(&Ok(0)).checked(!corrupt.contains(&block))
-        };
-        let is_miss = |block: &u32| certainty(*block) == Certainty::Corrupt;
-        let misses = (0..self.blocks).filter(is_miss).collect::<Vec<_>>();
+    fn refuse_misses(self, mut misses: Vec<u32>) -> Result<()> {
+        // Several checks of a block, one after the other, make one miss.
+        misses.dedup();
         let Some(first) = misses.first() else { return Ok(()) };
         Err(Failure::failed(format!(
             "{} of {} KV blocks are not what was put, which makes them misses; the first is KV block {first}",

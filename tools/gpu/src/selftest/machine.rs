@@ -48,15 +48,6 @@ pub(super) fn compile(gpu: Option<&Arc<Gpu>>, machine: &mut Option<Machine>) -> 
     Ok(format!("compiled and loaded for {major}.{minor}"))
 }
 
-/// Explains why a check that needs no device code cannot run.
-pub(super) fn no_gpu() -> Failure {
-    Failure::unavailable("it needs a GPU")
-}
-
-pub(super) fn missing() -> Failure {
-    Failure::unavailable("it needs a GPU and the compiled device code")
-}
-
 /// Checks whether I/O has its own multiprocessors.
 pub(super) fn partitions(machine: &Machine) -> Seen {
     let Partitions { io, compute, kind } = &machine.partitions;

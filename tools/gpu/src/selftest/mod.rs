@@ -25,6 +25,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use adit_gpu::Gpu;
+use adit_gpu::internals::layout::Form;
+
+use crate::failure::Failure;
 
 use check::{CODE, DRIVER, Seen, make};
 pub use check::{Check, CheckOutcome, Verdict, verdict};
@@ -40,9 +43,12 @@ use Body::Whole;
 
 impl Body {
     fn make(self, gpu: Option<&Arc<Gpu>>, machine: Option<&Machine>) -> Seen {
+        let lacks = |what| move || Failure::unavailable(format!("it needs {what}"));
         match self {
-            Body::Whole(body) => body(machine.ok_or_else(machine::missing)?),
-            Body::Gpu(body) => body(gpu.ok_or_else(machine::no_gpu)?),
+            Body::Whole(body) => {
+                body(machine.ok_or_else(lacks("a GPU and the compiled device code"))?)
+            }
+            Body::Gpu(body) => body(gpu.ok_or_else(lacks("a GPU"))?),
         }
     }
 }
@@ -54,8 +60,8 @@ const CHECKS: [(&str, Body); 18] = [
     ("rings of several shapes in GPU memory", Whole(rings::shapes)),
     ("rings in host memory", Whole(rings::in_host_memory)),
     ("one doorbell for one command", Whole(rings::one_at_a_time)),
-    ("data by SGLs", Whole(rings::data_by_sgls)),
-    ("data by PRPs", Whole(rings::data_by_prps)),
+    ("data by SGLs", Whole(|machine| rings::move_data(machine, Form::Sgl))),
+    ("data by PRPs", Whole(|machine| rings::move_data(machine, Form::Prp))),
     ("stop and restart", Whole(rings::stop_and_restart)),
     ("commands that fail", Whole(trouble::failing)),
     ("deadline and abandoned commands", Whole(trouble::deadline)),

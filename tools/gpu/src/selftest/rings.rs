@@ -110,7 +110,7 @@ pub(super) fn one_at_a_time(machine: &Machine) -> Seen {
 
 /// Writes pieces of the data's first half to the namespace in one order, and reads them into the second half in
 /// another.
-fn move_data(machine: &Machine, form: Form) -> Seen {
+pub(super) fn move_data(machine: &Machine, form: Form) -> Seen {
     let shape = Shape { form, media: true, lbas: MEDIA_LBAS, ..shape(2, 64) };
     let mut rig = machine.rig(&shape)?;
     let (address, half) = (rig.span.address, PIECES * PIECE_BYTES);
@@ -141,14 +141,6 @@ fn move_data(machine: &Machine, form: Form) -> Seen {
     controller.read_media(0, &mut first)?;
     expect(first == last, || "the namespace does not hold what was written".to_owned())?;
     Ok(format!("{} KiB there and back, byte by byte the same", half >> 10))
-}
-
-pub(super) fn data_by_sgls(machine: &Machine) -> Seen {
-    move_data(machine, Form::Sgl)
-}
-
-pub(super) fn data_by_prps(machine: &Machine) -> Seen {
-    move_data(machine, Form::Prp)
 }
 
 pub(super) fn stop_and_restart(machine: &Machine) -> Seen {

@@ -41,15 +41,6 @@ impl Ended {
             word => Some(Ended::Unknown(word)),
         }
     }
-
-    /// Returns whether a retry may succeed.
-    pub fn is_retryable(self) -> bool {
-        match self {
-            Ended::Status(status) => status.is_retryable(),
-            Ended::TimedOut | Ended::NotSent | Ended::Reset => true,
-            Ended::Unknown(_) => false,
-        }
-    }
 }
 
 impl fmt::Display for Ended {
@@ -95,6 +86,5 @@ mod tests {
         assert_eq!(Ended::of(NOT_SENT), Some(Ended::NotSent));
         assert_eq!(Ended::of(RESET), Some(Ended::Reset));
         assert_eq!(Ended::of(0x8000), Some(Ended::Unknown(0x8000)));
-        assert!(!Ended::Unknown(0x8000).is_retryable() && Ended::TimedOut.is_retryable());
     }
 }

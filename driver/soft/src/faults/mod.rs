@@ -2,7 +2,7 @@
 //!
 //! A [`FaultPlan`] is a list of rules. Each rule gives the fault ([`FaultKind`]), the commands it affects
 //! ([`FaultScope`]), when it fires ([`FaultTrigger`]) and how often. Plans are built from these types or parsed from
-//! text (syntax in `docs/use/faults.md`), and print as text that parses to the same plan.
+//! text (syntax in `docs/use/faults.md`).
 //!
 //! All randomness derives from [`super::Options::seed`]. Each rule draws from its own stream: the same seed and the
 //! same commands meet the same faults, and removing a rule leaves the others unchanged.

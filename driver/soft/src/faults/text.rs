@@ -2,14 +2,11 @@
 //!
 //! The syntax has no comma, so that a plan fits into a target.
 
-use std::fmt;
 use std::str::FromStr;
 
-use super::{
-    FaultChance, FaultCommands, FaultKind, FaultPlan, FaultRule, FaultScope, FaultTrigger, Subject,
-};
+use super::{FaultChance, FaultCommands, FaultKind, FaultPlan, FaultRule, FaultTrigger, Subject};
 use crate::error::{Error, Result};
-use crate::words::{InUnits, Parsed, duration, number, unknown};
+use crate::words::{Parsed, duration, number, unknown};
 use crate::{admin, io};
 use adit_spec::{Nsid, Qid, Status};
 
@@ -245,102 +242,10 @@ fn chance(value: &str) -> Parsed<FaultChance> {
     chance.ok_or_else(|| format!("'{value}' is not a probability from 0 to 1, as in 'p=0.001'"))
 }
 
-impl fmt::Display for FaultPlan {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (index, rule) in self.rules.iter().enumerate() {
-            write!(f, "{}{rule}", if index == 0 { "" } else { "+" })?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for FaultRule {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.kind)?;
-        let mut conditions = Vec::new();
-        if self.scope.commands != self.kind.usual_commands() {
-            conditions.push(self.scope.commands.to_string());
-        }
-        let FaultScope { queue, namespace, lbas, .. } = &self.scope;
-        conditions.extend(queue.map(|qid| format!("q={}", qid.0)));
-        conditions.extend(namespace.map(|nsid| format!("nsid={}", nsid.0)));
-        conditions.extend(lbas.map(|(first, last)| format!("lba={first}-{last}")));
-        conditions.extend(match self.trigger {
-            FaultTrigger::Always => None,
-            FaultTrigger::Chance(chance) => Some(format!("p={chance}")),
-            FaultTrigger::Nth(n) => Some(format!("n={n}")),
-            FaultTrigger::From(time) => Some(format!("t={}", InUnits(time))),
-        });
-        conditions.extend(self.times.map(|times| format!("times={times}")));
-        let at = if conditions.is_empty() { "" } else { "@" };
-        write!(f, "{at}{}", conditions.join(":"))
-    }
-}
-
-impl fmt::Display for FaultChance {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = format!(
-            "{}.{:09}",
-            self.ppb() / FaultChance::CERTAIN_PPB,
-            self.ppb() % FaultChance::CERTAIN_PPB
-        );
-        f.write_str(digits.trim_end_matches('0').trim_end_matches('.'))
-    }
-}
-
-impl fmt::Display for FaultCommands {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let io = |opcode| io::COMMANDS.iter().find(|(of, ..)| *of == opcode)?.1;
-        let admin = |opcode| Some(admin::NAMES.iter().find(|(of, _)| *of == opcode)?.1);
-        let (name, word, opcode) = match *self {
-            FaultCommands::Any => (Some("any"), "", 0),
-            FaultCommands::Io => (Some("io"), "", 0),
-            FaultCommands::Admin => (Some("admin"), "", 0),
-            FaultCommands::IoOpcode(opcode) => (io(opcode), "op", opcode),
-            FaultCommands::AdminOpcode(opcode) => (admin(opcode), "admin-op", opcode),
-        };
-        match name {
-            Some(name) => f.write_str(name),
-            None => write!(f, "{word}={opcode:#x}"),
-        }
-    }
-}
-
-impl fmt::Display for FaultKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (name, time) = match *self {
-            FaultKind::Delay(time) => ("delay", time),
-            FaultKind::Again(time) => ("again", time),
-            FaultKind::SlowEnable(time) => ("slow-enable", time),
-            FaultKind::SlowDisable(time) => ("slow-disable", time),
-            FaultKind::Status(status) => return put_status(f, status),
-            plain => {
-                let named = PLAIN.iter().find(|(_, kind)| *kind == plain);
-                return f.write_str(named.expect("each plain fault has a word").0);
-            }
-        };
-        write!(f, "{name}({})", InUnits(time))
-    }
-}
-
-fn put_status(f: &mut fmt::Formatter<'_>, status: Status) -> fmt::Result {
-    write!(f, "status({:x}:{:02x}", status.sct(), status.sc())?;
-    for (is_set, flag) in [(status.dnr(), "dnr"), (status.more(), "more")] {
-        if is_set {
-            write!(f, ":{flag}")?;
-        }
-    }
-    match status.crd() {
-        0 => f.write_str(")"),
-        crd => write!(f, ":crd{crd})"),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    use std::time::Duration;
 
     fn plan(text: &str) -> FaultPlan {
         text.parse().expect("a plan")
@@ -401,66 +306,10 @@ mod tests {
         }
     }
 
-    fn kind() -> impl Strategy<Value = FaultKind> {
-        let time = (0u64..u64::MAX).prop_map(Duration::from_nanos);
-        let plain = proptest::sample::select(PLAIN.to_vec()).prop_map(|(_, kind)| kind);
-        prop_oneof![
-            4 => plain,
-            1 => time.clone().prop_map(FaultKind::Delay),
-            1 => time.clone().prop_map(FaultKind::Again),
-            1 => time.clone().prop_map(FaultKind::SlowEnable),
-            1 => time.prop_map(FaultKind::SlowDisable),
-            1 => any::<u16>().prop_map(|bits| FaultKind::Status(Status::from_bits(bits))),
-        ]
-    }
-
-    fn scope() -> impl Strategy<Value = FaultScope> {
-        let commands = prop_oneof![
-            Just(FaultCommands::Any),
-            Just(FaultCommands::Io),
-            Just(FaultCommands::Admin),
-            any::<u8>().prop_map(FaultCommands::IoOpcode),
-            any::<u8>().prop_map(FaultCommands::AdminOpcode),
-        ];
-        let (queue, namespace) = (any::<Option<u16>>(), any::<Option<u32>>());
-        let lbas =
-            any::<Option<(u64, u64)>>().prop_map(|pair| pair.map(|(a, b)| (a.min(b), a.max(b))));
-        (commands, queue, namespace, lbas).prop_map(|(commands, queue, namespace, lbas)| {
-            FaultScope { commands, queue: queue.map(Qid), namespace: namespace.map(Nsid), lbas }
-        })
-    }
-
-    fn rule() -> impl Strategy<Value = FaultRule> {
-        let trigger = prop_oneof![
-            Just(FaultTrigger::Always),
-            any::<u32>().prop_map(|ppb| FaultTrigger::Chance(FaultChance::from_ppb(ppb))),
-            (1..u64::MAX).prop_map(FaultTrigger::Nth),
-            any::<u64>().prop_map(|ns| FaultTrigger::From(Duration::from_nanos(ns))),
-        ];
-        (kind(), scope(), trigger, any::<Option<u32>>()).prop_map(
-            |(kind, scope, trigger, times)| {
-                let has_scope =
-                    kind.subject() == Subject::Command || kind.subject() == Subject::Controller;
-                let scope = if has_scope { scope } else { FaultRule::new(kind).scope };
-                FaultRule { kind, scope, trigger, times }
-            },
-        )
-    }
-
     proptest! {
         #[test]
-        fn a_printed_plan_parses_to_itself(rules in prop::collection::vec(rule(), 0..5)) {
-            let plan = FaultPlan { rules };
-            let text = plan.to_string();
-            prop_assert!(!text.contains(','), "{}", text);
-            prop_assert_eq!(text.parse::<FaultPlan>().expect("parses"), plan, "{}", text);
-        }
-
-        #[test]
         fn no_text_panics(text in "[a-z()@:=+.0-9µ-]{0,40}") {
-            if let Ok(plan) = text.parse::<FaultPlan>() {
-                prop_assert_eq!(plan.to_string().parse::<FaultPlan>().expect("parses"), plan);
-            }
+            let _ = text.parse::<FaultPlan>();
         }
     }
 }

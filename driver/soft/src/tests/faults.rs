@@ -1,7 +1,7 @@
 //! The effect of each fault on the command it meets.
 
 use super::*;
-use crate::Verdict;
+use crate::{FaultPlan, Verdict};
 use adit_spec::Lba;
 
 fn rig(faults: &str) -> Rig {
@@ -225,10 +225,11 @@ fn another_plan_can_take_over() {
     assert_eq!(rig.io(read(0, 1)), Status::INTERNAL_ERROR);
     rig.controller.set_faults(Default::default());
     rig.ok(read(0, 1));
-    rig.controller.set_faults("media@read:n=2".parse().expect("a plan"));
+    let plan: FaultPlan = "media@read:n=2".parse().expect("a plan");
+    rig.controller.set_faults(plan.clone());
     rig.ok(read(0, 1));
     assert_eq!(rig.io(read(0, 1)), Status::UNRECOVERED_READ_ERROR);
-    assert_eq!(rig.controller.options().faults.to_string(), "media@read:n=2");
+    assert_eq!(rig.controller.options().faults, plan);
 }
 
 #[test]

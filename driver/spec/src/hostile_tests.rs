@@ -41,7 +41,7 @@ fn read_logs(bytes: &[u8]) {
         let _ = smart.sensors_c().count();
     }
     if let Some(error) = ErrorInfo::view(bytes) {
-        let _ = (error.to_string(), error.parameter_byte(), error.parameter_bit());
+        let _ = (error.status(), error.parameter_byte(), error.parameter_bit());
     }
     if let Some(slots) = FirmwareSlotLog::view(bytes) {
         let _ = (

@@ -31,6 +31,7 @@
 #![forbid(unsafe_code)]
 
 mod bits;
+mod codes;
 pub mod command;
 pub mod completion;
 pub mod feature;

@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::memory::{Buffer, DomainId, Mapping};
 use crate::queue_pair::PagePool;
 use crate::queue_pair::core::{Core, Parts as CoreParts};
-use crate::spec::feature::{AsyncEventConfig, FeatureValue, Fid, NumberOfQueues, Timestamp};
+use crate::spec::feature::{AsyncEventConfig, Fid, NumberOfQueues, Timestamp};
 use crate::spec::identify::{self, IdentifyController, Oaes};
 use crate::spec::log::CriticalWarning;
 use crate::spec::register::{
@@ -384,9 +384,9 @@ impl Calls<'_> {
     fn negotiate_queues(&mut self, wanted: u16) -> Result<u16> {
         let wanted = u32::from(wanted.max(1));
         let wanted = NumberOfQueues::new(wanted, wanted).expect("1 to 65535");
-        let sqe = set_feature(NumberOfQueues::FID, wanted.into_dword());
+        let sqe = set_feature(Fid::NUMBER_OF_QUEUES, wanted.0);
         let (dw0, _) = self.call("Set Features (Number of Queues)", sqe, None)?;
-        Ok(NumberOfQueues::from_dword(dw0).pairs())
+        Ok(NumberOfQueues(dw0).pairs())
     }
 
     /// Returns whether a volatile write cache is present and enabled.
@@ -433,7 +433,7 @@ impl Calls<'_> {
         let notices = Oaes(0).with_namespace_attribute(true).with_firmware_activation(true).0;
         let config = AsyncEventConfig(identify.oaes().0 & notices)
             .with_critical_warning(CriticalWarning(CRITICAL_WARNINGS));
-        let sqe = set_feature(AsyncEventConfig::FID, config.into_dword());
+        let sqe = set_feature(Fid::ASYNC_EVENT_CONFIG, config.0);
         self.optional("Set Features (Asynchronous Event Configuration)", sqe, None)?;
         self.admin.request_events(EVENT_REQUESTS.min(identify.aerl() as usize));
         Ok(())

@@ -85,7 +85,7 @@ pub(super) fn smart(bytes: &[u8]) {
 pub(super) fn errors(bytes: &[u8]) {
     for entry in bytes.chunks_exact(size_of::<ErrorInfo>()) {
         let Some(error) = ErrorInfo::view(entry) else { continue };
-        show(error, Some(error));
+        show(error, None);
         look!(error; is_valid, sqid, cid, status, lba, nsid, parameter_byte, parameter_bit);
     }
 }

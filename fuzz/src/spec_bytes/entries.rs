@@ -10,7 +10,7 @@ use super::{look, show};
 pub(super) fn completion(bytes: &[u8]) {
     for entry in bytes.chunks_exact(size_of::<Cqe>()).take(16) {
         let Some(cqe) = Cqe::view(entry) else { continue };
-        show(cqe, Some(cqe));
+        show(cqe, None);
         look!(cqe; phase, status, cid, sqid, sqhd, result, to_dwords);
         assert_eq!(Cqe::from_dwords(cqe.to_dwords()), *cqe, "dwords are the bytes");
         status(cqe.status());

@@ -31,8 +31,8 @@ fn properties(raw: u64) {
     show(&version, Some(&version));
     look!(version; mjr, mnr, ter);
     let crto = Crto(raw as u32);
-    show(&crto, Some(&crto));
-    look!(crto; crwmt_500ms, crimt_500ms, crwmt, crimt);
+    show(&crto, None);
+    look!(crto; crwmt_500ms, crwmt);
 }
 
 fn configuration(raw: u32) {
@@ -49,13 +49,13 @@ fn configuration(raw: u32) {
 
 fn memory_buffer(raw: u64) {
     let (place, size) = (Cmbloc(raw as u32), Cmbsz((raw >> 32) as u32));
-    show(&place, Some(&place));
+    show(&place, None);
     look!(place; bir, ofst);
     black_box(place.offset_bytes(size));
-    show(&size, Some(&size));
+    show(&size, None);
     look!(size; sqs, cqs, lists, rds, wds, szu, sz, unit_bytes, size_bytes);
-    show(&Cmbmsc(raw), Some(&Cmbmsc(raw)));
+    show(&Cmbmsc(raw), None);
     look!(Cmbmsc(raw); cre, cmse, cba);
-    show(&Cmbsts(raw as u32), Some(&Cmbsts(raw as u32)));
+    show(&Cmbsts(raw as u32), None);
     look!(Cmbsts(raw as u32); cbai);
 }

@@ -62,8 +62,6 @@ pub enum FeatureSelect {
     Saved,
     /// 011b: whether the feature is saveable, changeable and per namespace, as bits.
     SupportedCapabilities,
-    /// Any other value.
-    Reserved(u8),
 }
 
 /// Action of Namespace Attachment (SEL, Base 5.22).
@@ -73,8 +71,6 @@ pub enum AttachmentSelect {
     Attach,
     /// 1h: detach the listed controllers.
     Detach,
-    /// Any other value.
-    Reserved(u8),
 }
 
 const PC: u32 = 1;
@@ -164,7 +160,7 @@ impl Sqe {
 
     /// Builds Get Features (Base 5.15); `cdw11` is 0 for most features.
     pub const fn get_features(fid: Fid, nsid: Nsid, cdw11: u32, select: FeatureSelect) -> Sqe {
-        let sel = (select.raw() as u32 & 7) << 8;
+        let sel = (select as u32) << 8;
         Sqe::admin(AdminOpcode::GET_FEATURES, nsid).with_cdw10(sel | fid.0 as u32).with_cdw11(cdw11)
     }
 
@@ -186,7 +182,7 @@ impl Sqe {
 
     /// Builds Namespace Attachment (Base 5.22); the data is a controller list.
     pub const fn namespace_attachment(nsid: Nsid, select: AttachmentSelect) -> Sqe {
-        Sqe::admin(AdminOpcode::NAMESPACE_ATTACHMENT, nsid).with_cdw10(select.raw() as u32 & 0xf)
+        Sqe::admin(AdminOpcode::NAMESPACE_ATTACHMENT, nsid).with_cdw10(select as u32)
     }
 }
 
@@ -215,28 +211,6 @@ impl Sqe {
     /// Feature identifier of Set Features and Get Features.
     pub const fn fid(&self) -> Fid {
         Fid(self.cdw10.get() as u8)
-    }
-}
-
-impl FeatureSelect {
-    const fn raw(self) -> u8 {
-        match self {
-            FeatureSelect::Current => 0,
-            FeatureSelect::Default => 1,
-            FeatureSelect::Saved => 2,
-            FeatureSelect::SupportedCapabilities => 3,
-            FeatureSelect::Reserved(raw) => raw,
-        }
-    }
-}
-
-impl AttachmentSelect {
-    const fn raw(self) -> u8 {
-        match self {
-            AttachmentSelect::Attach => 0,
-            AttachmentSelect::Detach => 1,
-            AttachmentSelect::Reserved(raw) => raw,
-        }
     }
 }
 
@@ -275,14 +249,14 @@ mod tests {
 
     #[test]
     fn selections_golden_dwords() {
-        use FeatureSelect::{Current, Default, Reserved, Saved, SupportedCapabilities};
-        let dwords = [Current, Default, Saved, SupportedCapabilities, Reserved(7)]
+        use FeatureSelect::{Current, Default, Saved, SupportedCapabilities};
+        let dwords = [Current, Default, Saved, SupportedCapabilities]
             .map(|select| Sqe::get_features(Fid(0), Nsid::NONE, 0, select).cdw10.get());
-        assert_eq!(dwords, [0, 0x100, 0x200, 0x300, 0x700]);
+        assert_eq!(dwords, [0, 0x100, 0x200, 0x300]);
         use AttachmentSelect::{Attach, Detach};
-        let dwords = [Attach, Detach, AttachmentSelect::Reserved(2)]
-            .map(|select| Sqe::namespace_attachment(Nsid(1), select).cdw10.get());
-        assert_eq!(dwords, [0, 1, 2]);
+        let dwords =
+            [Attach, Detach].map(|select| Sqe::namespace_attachment(Nsid(1), select).cdw10.get());
+        assert_eq!(dwords, [0, 1]);
         use QueuePriority::{High, Low, Medium, Urgent};
         let dwords = [Urgent, High, Medium, Low].map(|priority| {
             Sqe::create_io_sq(Qid(1), Qid(2), QueueEntries::MIN, priority).cdw11.get()

@@ -1,43 +1,10 @@
 //! Opcodes of admin and I/O commands, with their names (Base 5, Base 7, NVM 3.2).
 
-use core::fmt;
+use crate::codes::named_codes;
 
-/// Makes an opcode newtype with constants and `name()` from one table.
-macro_rules! opcodes {
-    ($(#[$doc:meta])* $type:ident { $($constant:ident = $value:literal, $name:literal;)+ }) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $type(pub u8);
-
-        impl $type {
-            $(
-                #[doc = concat!($name, " (", stringify!($value), ").")]
-                pub const $constant: $type = $type($value);
-            )+
-
-            /// Returns the specification's name, or `None` for an undefined opcode.
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($value => Some($name),)+
-                    _ => None,
-                }
-            }
-        }
-
-        impl fmt::Display for $type {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                match self.name() {
-                    Some(name) => f.write_str(name),
-                    None => write!(f, "opcode {:02X}h", self.0),
-                }
-            }
-        }
-    };
-}
-
-opcodes! {
+named_codes! {
     /// Opcode of an admin command (Base 5).
-    AdminOpcode {
+    AdminOpcode, "opcode" {
         DELETE_IO_SQ = 0x00, "Delete I/O Submission Queue";
         CREATE_IO_SQ = 0x01, "Create I/O Submission Queue";
         GET_LOG_PAGE = 0x02, "Get Log Page";
@@ -71,9 +38,9 @@ opcodes! {
     }
 }
 
-opcodes! {
+named_codes! {
     /// Opcode of an I/O command of the NVM command set (Base 7, NVM 3.2).
-    IoOpcode {
+    IoOpcode, "opcode" {
         FLUSH = 0x00, "Flush";
         WRITE = 0x01, "Write";
         READ = 0x02, "Read";

@@ -2,7 +2,6 @@
 
 use core::fmt;
 
-use super::feature_value;
 use crate::bits::bit_flags;
 use crate::log::{CriticalWarning, Lid};
 
@@ -12,12 +11,6 @@ bit_flags! {
     AsyncEventConfig(u32) {
         8 namespace_attribute with_namespace_attribute, "Namespace Attribute Notices";
         9 firmware_activation with_firmware_activation, "Firmware Activation Notices";
-        10 telemetry with_telemetry, "Telemetry Log Notices";
-        11 ana_change with_ana_change, "Asymmetric Namespace Access Change Notices";
-        12 predictable_latency with_predictable_latency, "Predictable Latency Event Aggregate Log Change Notices";
-        13 lba_status with_lba_status, "LBA Status Information Notices";
-        14 endurance_group with_endurance_group, "Endurance Group Event Aggregate Log Change Notices";
-        15 subsystem_shutdown with_subsystem_shutdown, "Normal NVM Subsystem Shutdown";
     }
 }
 
@@ -32,8 +25,6 @@ impl AsyncEventConfig {
         AsyncEventConfig(self.0 & !0xff | warnings.0 as u32)
     }
 }
-
-feature_value!(AsyncEventConfig: ASYNC_EVENT_CONFIG);
 
 /// Asynchronous Event Type (Base 5.2.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

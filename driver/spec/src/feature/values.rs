@@ -1,7 +1,5 @@
 //! Typed values of one-dword features (Base 5.27.1).
 
-use super::feature_value;
-
 /// Number of Queues (FID 07h, Base 5.27.1.5): the request; in the completion, the allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NumberOfQueues(pub u32);
@@ -36,10 +34,6 @@ impl NumberOfQueues {
         let pairs_z = if sq_z < cq_z { sq_z } else { cq_z };
         pairs_z.saturating_add(1)
     }
-}
-
-feature_value! {
-    NumberOfQueues: NUMBER_OF_QUEUES,
 }
 
 #[cfg(test)]

@@ -14,18 +14,12 @@ bit_flags! {
     Oaes(u32) {
         8 namespace_attribute with_namespace_attribute, "Namespace Attribute Notices";
         9 firmware_activation with_firmware_activation, "Firmware Activation Notices";
-        11 ana_change with_ana_change, "Asymmetric Namespace Access Change Notices";
-        12 predictable_latency with_predictable_latency, "Predictable Latency Event Aggregate Log Change Notices";
-        13 lba_status with_lba_status, "LBA Status Information Notices";
-        14 endurance_group with_endurance_group, "Endurance Group Event Aggregate Log Page Change Notices";
-        15 subsystem_shutdown with_subsystem_shutdown, "Normal NVM Subsystem Shutdown";
     }
 }
 
 bit_flags! {
     /// Controller Attributes (CTRATT).
     Ctratt(u32) {
-        5 predictable_latency with_predictable_latency, "Predictable Latency Mode";
         15 extended_lba_formats, "Extended LBA Formats";
         19 flexible_data_placement, "Flexible Data Placement";
     }
@@ -47,7 +41,6 @@ bit_flags! {
     /// Log Page Attributes (LPA).
     Lpa(u8) {
         0 smart_per_namespace, "SMART / Health Information log per namespace";
-        3 telemetry with_telemetry, "Telemetry logs";
     }
 }
 
@@ -122,8 +115,9 @@ mod tests {
 
     #[test]
     fn flags_set_and_clear() {
-        let flags = Lpa::default().with_telemetry(true);
-        assert_eq!(flags, Lpa(8));
-        assert!(flags.telemetry() && !flags.with_telemetry(false).telemetry());
+        let flags = Oaes::default().with_namespace_attribute(true);
+        assert_eq!(flags, Oaes(1 << 8));
+        assert!(flags.namespace_attribute());
+        assert!(!flags.with_namespace_attribute(false).namespace_attribute());
     }
 }

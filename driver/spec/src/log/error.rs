@@ -1,7 +1,5 @@
 //! Error Information log (LID 01h, Base 5.16.1.2): newest entry first, 64 bytes each.
 
-use core::fmt;
-
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -94,24 +92,9 @@ impl ErrorInfo {
     }
 }
 
-impl fmt::Display for ErrorInfo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "error {}: {}", self.error_count.get(), self.status())?;
-        if let (Some(sqid), Some(cid)) = (self.sqid(), self.cid()) {
-            write!(f, ", queue {sqid} command {cid}")?;
-        }
-        write!(f, ", namespace {}, LBA {}", self.nsid(), self.lba())?;
-        if let (Some(byte), Some(bit)) = (self.parameter_byte(), self.parameter_bit()) {
-            write!(f, ", parameter at byte {byte} bit {bit}")?;
-        }
-        Ok(())
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::view::View;
     use core::mem::offset_of;
     use zerocopy::FromZeros;
 
@@ -121,19 +104,6 @@ mod tests {
         assert_eq!(offset_of!(ErrorInfo, nsid), 24);
         assert_eq!(offset_of!(ErrorInfo, trtype), 29);
         assert_eq!(offset_of!(ErrorInfo, command_specific), 32);
-    }
-
-    #[test]
-    fn an_entry_prints() {
-        let mut built = ErrorInfo::new_zeroed();
-        (built.error_count, built.sqid, built.cid) = (3.into(), 1.into(), 2.into());
-        built.status_word = (Status::LBA_OUT_OF_RANGE.bits() << 1 | 1).into();
-        (built.parameter_error_location, built.lba, built.nsid) =
-            (0x0228.into(), 99.into(), 1.into());
-        let view = ErrorInfo::view(built.as_bytes()).unwrap();
-        let text = "error 3: LBA Out of Range (SCT 0h SC 80h), queue 1 command 0x0002, namespace 1, LBA 99, \
-                    parameter at byte 40 bit 2";
-        assert_eq!(view.to_string(), text);
     }
 
     #[test]

@@ -8,72 +8,42 @@ mod firmware;
 mod namespaces;
 mod smart;
 
-use core::fmt;
-
 pub use error::ErrorInfo;
 pub use firmware::FirmwareSlotLog;
 pub use namespaces::ChangedNamespaces;
 pub use smart::{CriticalWarning, SmartHealth};
 
-/// Makes log page identifiers and their names from one table.
-macro_rules! log_pages {
-    ($($constant:ident = $value:literal, $name:literal;)+) => {
-        impl Lid {
-            $(
-                #[doc = concat!($name, " (", stringify!($value), ").")]
-                pub const $constant: Lid = Lid($value);
-            )+
+use crate::codes::named_codes;
 
-            /// Returns the specification's name, or `None` for an undefined identifier.
-            pub const fn name(self) -> Option<&'static str> {
-                match self.0 {
-                    $($value => Some($name),)+
-                    _ => None,
-                }
-            }
-        }
-    };
-}
-
-/// Log Page Identifier (LID, Base 5.16.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Lid(pub u8);
-
-log_pages! {
-    SUPPORTED_LOG_PAGES = 0x00, "Supported Log Pages";
-    ERROR_INFORMATION = 0x01, "Error Information";
-    SMART_HEALTH = 0x02, "SMART / Health Information";
-    FIRMWARE_SLOT = 0x03, "Firmware Slot Information";
-    CHANGED_NAMESPACES = 0x04, "Changed Namespace List";
-    COMMANDS_SUPPORTED = 0x05, "Commands Supported and Effects";
-    SELF_TEST = 0x06, "Device Self-test";
-    TELEMETRY_HOST = 0x07, "Telemetry Host-Initiated";
-    TELEMETRY_CONTROLLER = 0x08, "Telemetry Controller-Initiated";
-    ENDURANCE_GROUP = 0x09, "Endurance Group Information";
-    PREDICTABLE_LATENCY = 0x0a, "Predictable Latency Per NVM Set";
-    PREDICTABLE_LATENCY_EVENTS = 0x0b, "Predictable Latency Event Aggregate";
-    ANA = 0x0c, "Asymmetric Namespace Access";
-    PERSISTENT_EVENT = 0x0d, "Persistent Event Log";
-    LBA_STATUS = 0x0e, "LBA Status Information";
-    ENDURANCE_GROUP_EVENTS = 0x0f, "Endurance Group Event Aggregate";
-    MEDIA_UNIT_STATUS = 0x10, "Media Unit Status";
-    CAPACITY_CONFIGURATIONS = 0x11, "Supported Capacity Configuration List";
-    FEATURES_SUPPORTED = 0x12, "Feature Identifiers Supported and Effects";
-    MI_COMMANDS_SUPPORTED = 0x13, "NVMe-MI Commands Supported and Effects";
-    LOCKDOWN = 0x14, "Command and Feature Lockdown";
-    BOOT_PARTITION = 0x15, "Boot Partition";
-    ROTATIONAL_MEDIA = 0x16, "Rotational Media Information";
-    DISCOVERY = 0x70, "Discovery Log Page";
-    RESERVATION_NOTIFICATION = 0x80, "Reservation Notification";
-    SANITIZE_STATUS = 0x81, "Sanitize Status";
-}
-
-impl fmt::Display for Lid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.name() {
-            Some(name) => f.write_str(name),
-            None => write!(f, "log page {:02X}h", self.0),
-        }
+named_codes! {
+    /// Log Page Identifier (LID, Base 5.16.1).
+    Lid, "log page" {
+        SUPPORTED_LOG_PAGES = 0x00, "Supported Log Pages";
+        ERROR_INFORMATION = 0x01, "Error Information";
+        SMART_HEALTH = 0x02, "SMART / Health Information";
+        FIRMWARE_SLOT = 0x03, "Firmware Slot Information";
+        CHANGED_NAMESPACES = 0x04, "Changed Namespace List";
+        COMMANDS_SUPPORTED = 0x05, "Commands Supported and Effects";
+        SELF_TEST = 0x06, "Device Self-test";
+        TELEMETRY_HOST = 0x07, "Telemetry Host-Initiated";
+        TELEMETRY_CONTROLLER = 0x08, "Telemetry Controller-Initiated";
+        ENDURANCE_GROUP = 0x09, "Endurance Group Information";
+        PREDICTABLE_LATENCY = 0x0a, "Predictable Latency Per NVM Set";
+        PREDICTABLE_LATENCY_EVENTS = 0x0b, "Predictable Latency Event Aggregate";
+        ANA = 0x0c, "Asymmetric Namespace Access";
+        PERSISTENT_EVENT = 0x0d, "Persistent Event Log";
+        LBA_STATUS = 0x0e, "LBA Status Information";
+        ENDURANCE_GROUP_EVENTS = 0x0f, "Endurance Group Event Aggregate";
+        MEDIA_UNIT_STATUS = 0x10, "Media Unit Status";
+        CAPACITY_CONFIGURATIONS = 0x11, "Supported Capacity Configuration List";
+        FEATURES_SUPPORTED = 0x12, "Feature Identifiers Supported and Effects";
+        MI_COMMANDS_SUPPORTED = 0x13, "NVMe-MI Commands Supported and Effects";
+        LOCKDOWN = 0x14, "Command and Feature Lockdown";
+        BOOT_PARTITION = 0x15, "Boot Partition";
+        ROTATIONAL_MEDIA = 0x16, "Rotational Media Information";
+        DISCOVERY = 0x70, "Discovery Log Page";
+        RESERVATION_NOTIFICATION = 0x80, "Reservation Notification";
+        SANITIZE_STATUS = 0x81, "Sanitize Status";
     }
 }
 

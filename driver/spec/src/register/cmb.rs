@@ -2,8 +2,6 @@
 //!
 //! The mapping checks that the reported buffer lies inside the BAR.
 
-use core::fmt;
-
 use super::{bit_fields, reg_value};
 use crate::ids::Iova;
 
@@ -25,12 +23,6 @@ impl Cmbloc {
             Some(unit) => (self.ofst() as u64).checked_mul(unit),
             None => None,
         }
-    }
-}
-
-impl fmt::Display for Cmbloc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "CMBLOC {:#010x} (BAR {}, offset {} units)", self.0, self.bir(), self.ofst())
     }
 }
 
@@ -68,22 +60,6 @@ impl Cmbsz {
     }
 }
 
-impl fmt::Display for Cmbsz {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.size_bytes() {
-            Some(bytes) => write!(f, "CMBSZ {:#010x} ({bytes} bytes;", self.0)?,
-            None => write!(f, "CMBSZ {:#010x} (reserved unit {};", self.0, self.szu())?,
-        }
-        let flags = [(self.sqs(), "SQS"), (self.cqs(), "CQS"), (self.lists(), "LISTS")];
-        for (set, name) in flags.into_iter().chain([(self.rds(), "RDS"), (self.wds(), "WDS")]) {
-            if set {
-                write!(f, " {name}")?;
-            }
-        }
-        f.write_str(")")
-    }
-}
-
 /// Controller Memory Buffer Memory Space Control (CMBMSC, Base 3.1.3.16).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cmbmsc(pub u64);
@@ -116,13 +92,6 @@ impl Cmbmsc {
     }
 }
 
-impl fmt::Display for Cmbmsc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (cre, cmse) = (u8::from(self.cre()), u8::from(self.cmse()));
-        write!(f, "CMBMSC {:#018x} (base {}, CRE {cre}, CMSE {cmse})", self.0, self.cba())
-    }
-}
-
 /// Controller Memory Buffer Status (CMBSTS, Base 3.1.3.17).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cmbsts(pub u32);
@@ -131,13 +100,6 @@ impl Cmbsts {
     /// Controller Base Address Invalid: enabling the buffer failed because of the address in CMBMSC.
     pub const fn cbai(self) -> bool {
         self.0 & 1 != 0
-    }
-}
-
-impl fmt::Display for Cmbsts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let base = if self.cbai() { "invalid" } else { "accepted" };
-        write!(f, "CMBSTS {:#010x} (base address {base})", self.0)
     }
 }
 

@@ -22,19 +22,6 @@ pub enum CommandSetSelected {
     Reserved(u8),
 }
 
-/// CC.AMS: how the controller arbitrates among submission queues.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ArbitrationMechanism {
-    /// 000b: round robin.
-    RoundRobin,
-    /// 001b: weighted round robin with urgent priority class.
-    WeightedRoundRobin,
-    /// 111b: vendor specific.
-    VendorSpecific,
-    /// Any other value.
-    Reserved(u8),
-}
-
 /// CC.SHN: the shutdown that the host requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownNotification {
@@ -76,6 +63,7 @@ bit_fields! {
     Cc {
         0:0 en: bool, "Enable";
         10:7 mps: u8, "Memory Page Size: pages of `2^(12 + mps)` bytes";
+        13:11 ams: u8, "Arbitration Mechanism Selected: 0 round robin, 1 weighted round robin, 7 vendor specific";
         19:16 iosqes: u8, "I/O Submission Queue Entry Size: entries of `2^iosqes` bytes";
         23:20 iocqes: u8, "I/O Completion Queue Entry Size: entries of `2^iocqes` bytes";
         24:24 crime: bool, "Controller Ready Independent of Media Enable";
@@ -131,16 +119,6 @@ impl Cc {
         4096 << self.mps()
     }
 
-    /// Arbitration Mechanism Selected.
-    pub const fn ams(self) -> ArbitrationMechanism {
-        match self.get(13, 11) {
-            0 => ArbitrationMechanism::RoundRobin,
-            1 => ArbitrationMechanism::WeightedRoundRobin,
-            7 => ArbitrationMechanism::VendorSpecific,
-            raw => ArbitrationMechanism::Reserved(raw),
-        }
-    }
-
     /// Shutdown Notification.
     pub const fn shn(self) -> ShutdownNotification {
         match self.get(15, 14) {
@@ -157,7 +135,7 @@ impl fmt::Display for Cc {
         let state = if self.en() { "enabled" } else { "disabled" };
         write!(
             f,
-            "CC {:#010x} ({state}, CSS {:?}, pages of {} bytes, AMS {:?}, SHN {:?}, IOSQES {}, IOCQES {}{})",
+            "CC {:#010x} ({state}, CSS {:?}, pages of {} bytes, AMS {}, SHN {:?}, IOSQES {}, IOCQES {}{})",
             self.0,
             self.css(),
             self.page_size(),
@@ -274,7 +252,7 @@ mod tests {
         assert_eq!(cc.0, 0x0046_0001);
         assert_eq!((cc.en(), cc.iosqes(), cc.iocqes(), cc.page_size()), (true, 6, 4, 4096));
         assert_eq!(cc.css(), CommandSetSelected::Nvm);
-        assert_eq!(cc.ams(), ArbitrationMechanism::RoundRobin);
+        assert_eq!(cc.ams(), 0);
     }
 
     #[test]

@@ -11,9 +11,7 @@ mod properties;
 use core::marker::PhantomData;
 
 pub use cmb::{Cmbloc, Cmbmsc, Cmbsts, Cmbsz};
-pub use config::{
-    Aqa, ArbitrationMechanism, Cc, CommandSetSelected, Csts, ShutdownNotification, ShutdownStatus,
-};
+pub use config::{Aqa, Cc, CommandSetSelected, Csts, ShutdownNotification, ShutdownStatus};
 pub use properties::{Cap, Crto, Version};
 
 use super::bits::{bit_fields, bits, with_bits};
@@ -71,9 +69,6 @@ pub enum ReadOnly {}
 /// Access marker: the host may read and write.
 #[derive(Debug)]
 pub enum ReadWrite {}
-/// Access marker: the host may only write; a read is undefined.
-#[derive(Debug)]
-pub enum WriteOnly {}
 
 /// Access markers of readable registers.
 pub trait Readable {}
@@ -82,7 +77,6 @@ pub trait Writable {}
 impl Readable for ReadOnly {}
 impl Readable for ReadWrite {}
 impl Writable for ReadWrite {}
-impl Writable for WriteOnly {}
 
 /// A register: its offset into BAR0, its value type and its access.
 #[derive(Debug)]
@@ -214,9 +208,7 @@ mod tests {
         fn any_value_prints(raw: u64) {
             let _ = Cap::from_raw(raw).to_string() + &Cc::from_raw(raw).to_string();
             let _ = Csts::from_raw(raw).to_string() + &Aqa::from_raw(raw).to_string();
-            let _ = Cmbloc::from_raw(raw).to_string() + &Cmbsz::from_raw(raw).to_string();
-            let _ = Cmbmsc::from_raw(raw).to_string() + &Crto::from_raw(raw).to_string();
-            let _ = Version::from_raw(raw).to_string() + &Cmbsts::from_raw(raw).to_string();
+            let _ = Version::from_raw(raw).to_string();
         }
 
         #[test]

@@ -118,30 +118,9 @@ impl Crto {
         self.0 as u16
     }
 
-    /// Controller Ready Independent of Media Timeout in units of 500 ms.
-    pub const fn crimt_500ms(self) -> u16 {
-        (self.0 >> 16) as u16
-    }
-
     /// [`Crto::crwmt_500ms`] as a duration.
     pub const fn crwmt(self) -> Duration {
         Duration::from_millis(self.crwmt_500ms() as u64 * 500)
-    }
-
-    /// [`Crto::crimt_500ms`] as a duration.
-    pub const fn crimt(self) -> Duration {
-        Duration::from_millis(self.crimt_500ms() as u64 * 500)
-    }
-}
-
-impl fmt::Display for Crto {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (with, without) = (self.crwmt().as_millis(), self.crimt().as_millis());
-        write!(
-            f,
-            "CRTO {:#010x} (ready with media in {with} ms, independent of media in {without} ms)",
-            self.0
-        )
     }
 }
 
@@ -181,9 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn crto_has_two_timeouts() {
-        let crto = Crto(0x0002_0014);
-        assert_eq!(crto.crwmt(), Duration::from_secs(10));
-        assert_eq!(crto.crimt(), Duration::from_secs(1));
+    fn crto_begins_with_the_timeout_with_media() {
+        assert_eq!(Crto(0x0002_0014).crwmt(), Duration::from_secs(10));
     }
 }

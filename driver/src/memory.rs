@@ -358,22 +358,47 @@ impl Deref for Prefix {
 ///
 /// # Safety
 /// Segments stay mapped for the device, and nothing else touches their bytes, for as long as the value
-/// exists, wherever it is moved. `pointer(index)` is the host's address of segment `index`, valid for its
-/// length.
+/// exists, wherever it is moved. Segment `index` starts at the start of buffer `index`.
 pub unsafe trait IoBuffer: Send + 'static {
     /// Returns the number of segments.
     fn segment_count(&self) -> usize;
+    /// Returns the buffer of segment `index`, if that is below the count.
+    fn buffer(&self, index: usize) -> Option<&Buffer>;
+
     /// Returns segment `index`, which is below the count.
-    fn segment(&self, index: usize) -> Segment;
-    /// Returns the host's address of segment `index`.
-    fn pointer(&self, index: usize) -> NonNull<u8>;
+    #[inline(always)]
+    fn segment(&self, index: usize) -> Segment {
+        let buffer = self.buffer(index).expect(BELOW_COUNT);
+        Segment { iova: buffer.iova, len: buffer.len as u64 }
+    }
+
+    /// Returns the host's address of segment `index`, valid for its length.
+    #[inline(always)]
+    fn pointer(&self, index: usize) -> NonNull<u8> {
+        self.buffer(index).expect(BELOW_COUNT).at()
+    }
+
     /// Returns prebuilt PRP lists that cover segment `index`.
-    fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps>;
+    #[inline(always)]
+    fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps> {
+        self.region_of(index)?.prebuilt.as_ref().map(|(prps, _)| prps)
+    }
+
     /// Returns whether all segments are mapped in `domain`.
-    fn is_in(&self, domain: DomainId) -> bool;
+    #[inline(always)]
+    fn is_in(&self, domain: DomainId) -> bool {
+        let is_in = |index| self.region_of(index).is_some_and(|region| region.domain == domain);
+        (0..self.segment_count()).all(is_in)
+    }
+
     /// Returns the region that contains segment `index`.
-    fn region_of(&self, index: usize) -> Option<&Arc<Region>>;
+    #[inline(always)]
+    fn region_of(&self, index: usize) -> Option<&Arc<Region>> {
+        self.buffer(index).map(|buffer| &buffer.region)
+    }
 }
+
+const BELOW_COUNT: &str = "a segment's number is below the count";
 
 // SAFETY: a `Buffer` owns its run exclusively and keeps its region mapped.
 unsafe impl IoBuffer for Buffer {
@@ -383,32 +408,12 @@ unsafe impl IoBuffer for Buffer {
     }
 
     #[inline(always)]
-    fn segment(&self, _index: usize) -> Segment {
-        Segment { iova: self.iova, len: self.len as u64 }
-    }
-
-    #[inline(always)]
-    fn pointer(&self, _index: usize) -> NonNull<u8> {
-        self.at()
-    }
-
-    #[inline(always)]
-    fn prebuilt(&self, _index: usize) -> Option<&PrebuiltPrps> {
-        self.region.prebuilt.as_ref().map(|(prps, _)| prps)
-    }
-
-    #[inline(always)]
-    fn is_in(&self, domain: DomainId) -> bool {
-        self.region.domain == domain
-    }
-
-    #[inline(always)]
-    fn region_of(&self, _index: usize) -> Option<&Arc<Region>> {
-        Some(&self.region)
+    fn buffer(&self, _index: usize) -> Option<&Buffer> {
+        Some(self)
     }
 }
 
-// SAFETY: as the buffer, of which it is a part.
+// SAFETY: as the buffer, of which it is the start.
 unsafe impl IoBuffer for Prefix {
     #[inline(always)]
     fn segment_count(&self) -> usize {
@@ -416,28 +421,13 @@ unsafe impl IoBuffer for Prefix {
     }
 
     #[inline(always)]
+    fn buffer(&self, _index: usize) -> Option<&Buffer> {
+        Some(&self.buffer)
+    }
+
+    #[inline(always)]
     fn segment(&self, _index: usize) -> Segment {
         Segment { iova: self.buffer.iova, len: self.len as u64 }
-    }
-
-    #[inline(always)]
-    fn pointer(&self, _index: usize) -> NonNull<u8> {
-        self.buffer.at()
-    }
-
-    #[inline(always)]
-    fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps> {
-        self.buffer.prebuilt(index)
-    }
-
-    #[inline(always)]
-    fn is_in(&self, domain: DomainId) -> bool {
-        self.buffer.is_in(domain)
-    }
-
-    #[inline(always)]
-    fn region_of(&self, index: usize) -> Option<&Arc<Region>> {
-        self.buffer.region_of(index)
     }
 }
 
@@ -447,23 +437,7 @@ unsafe impl IoBuffer for () {
         0
     }
 
-    fn segment(&self, _index: usize) -> Segment {
-        unreachable!("there are no segments")
-    }
-
-    fn pointer(&self, _index: usize) -> NonNull<u8> {
-        unreachable!("there are no segments")
-    }
-
-    fn prebuilt(&self, _index: usize) -> Option<&PrebuiltPrps> {
-        None
-    }
-
-    fn is_in(&self, _domain: DomainId) -> bool {
-        true
-    }
-
-    fn region_of(&self, _index: usize) -> Option<&Arc<Region>> {
+    fn buffer(&self, _index: usize) -> Option<&Buffer> {
         None
     }
 }
@@ -474,24 +448,8 @@ unsafe impl IoBuffer for Vec<Buffer> {
         self.len()
     }
 
-    fn segment(&self, index: usize) -> Segment {
-        self[index].segment(0)
-    }
-
-    fn pointer(&self, index: usize) -> NonNull<u8> {
-        self[index].at()
-    }
-
-    fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps> {
-        self[index].prebuilt(0)
-    }
-
-    fn is_in(&self, domain: DomainId) -> bool {
-        self.iter().all(|buffer| buffer.is_in(domain))
-    }
-
-    fn region_of(&self, index: usize) -> Option<&Arc<Region>> {
-        self[index].region_of(0)
+    fn buffer(&self, index: usize) -> Option<&Buffer> {
+        self.get(index)
     }
 }
 
@@ -531,89 +489,49 @@ unsafe impl IoBuffer for AnyBuffer {
     }
 
     #[inline(always)]
-    fn segment(&self, index: usize) -> Segment {
-        match self {
-            AnyBuffer::None => ().segment(index),
-            AnyBuffer::One(buffer) => buffer.segment(index),
-            AnyBuffer::Many(buffers) => buffers.segment(index),
-        }
-    }
-
-    #[inline(always)]
-    fn pointer(&self, index: usize) -> NonNull<u8> {
-        match self {
-            AnyBuffer::None => ().pointer(index),
-            AnyBuffer::One(buffer) => buffer.pointer(index),
-            AnyBuffer::Many(buffers) => buffers.pointer(index),
-        }
-    }
-
-    #[inline(always)]
-    fn prebuilt(&self, index: usize) -> Option<&PrebuiltPrps> {
+    fn buffer(&self, index: usize) -> Option<&Buffer> {
         match self {
             AnyBuffer::None => None,
-            AnyBuffer::One(buffer) => buffer.prebuilt(index),
-            AnyBuffer::Many(buffers) => buffers.prebuilt(index),
+            AnyBuffer::One(buffer) => Some(buffer),
+            AnyBuffer::Many(buffers) => buffers.get(index),
         }
     }
-
-    #[inline(always)]
-    fn is_in(&self, domain: DomainId) -> bool {
-        match self {
-            AnyBuffer::None => true,
-            AnyBuffer::One(buffer) => buffer.is_in(domain),
-            AnyBuffer::Many(buffers) => buffers.is_in(domain),
-        }
-    }
-
-    #[inline(always)]
-    fn region_of(&self, index: usize) -> Option<&Arc<Region>> {
-        match self {
-            AnyBuffer::None => None,
-            AnyBuffer::One(buffer) => buffer.region_of(index),
-            AnyBuffer::Many(buffers) => buffers.region_of(index),
-        }
-    }
-}
-
-/// Delegates to the buffer inside a value without segments of its own.
-macro_rules! delegate {
-    ($self:ident, $inner:expr, $none:expr) => {
-        #[inline(always)]
-        fn segment_count(&$self) -> usize {
-            $inner.map_or(0, |b| b.segment_count())
-        }
-        #[inline(always)]
-        fn segment(&$self, index: usize) -> Segment {
-            $inner.expect($none).segment(index)
-        }
-        #[inline(always)]
-        fn pointer(&$self, index: usize) -> NonNull<u8> {
-            $inner.expect($none).pointer(index)
-        }
-        #[inline(always)]
-        fn prebuilt(&$self, index: usize) -> Option<&PrebuiltPrps> {
-            $inner.and_then(|b| b.prebuilt(index))
-        }
-        #[inline(always)]
-        fn is_in(&$self, domain: DomainId) -> bool {
-            $inner.is_none_or(|b| b.is_in(domain))
-        }
-        #[inline(always)]
-        fn region_of(&$self, index: usize) -> Option<&Arc<Region>> {
-            $inner.and_then(|b| b.region_of(index))
-        }
-    };
 }
 
 // SAFETY: as the buffer inside.
 unsafe impl<B: IoBuffer> IoBuffer for Option<B> {
-    delegate!(self, self.as_ref(), "there are no segments");
+    #[inline(always)]
+    fn segment_count(&self) -> usize {
+        self.as_ref().map_or(0, B::segment_count)
+    }
+
+    #[inline(always)]
+    fn buffer(&self, index: usize) -> Option<&Buffer> {
+        self.as_ref()?.buffer(index)
+    }
+
+    #[inline(always)]
+    fn segment(&self, index: usize) -> Segment {
+        self.as_ref().expect(BELOW_COUNT).segment(index)
+    }
 }
 
 // SAFETY: as the buffer; the device never sees the tag.
 unsafe impl<B: IoBuffer, T: Send + 'static> IoBuffer for (B, T) {
-    delegate!(self, Some(&self.0), "a tagged buffer is there");
+    #[inline(always)]
+    fn segment_count(&self) -> usize {
+        self.0.segment_count()
+    }
+
+    #[inline(always)]
+    fn buffer(&self, index: usize) -> Option<&Buffer> {
+        self.0.buffer(index)
+    }
+
+    #[inline(always)]
+    fn segment(&self, index: usize) -> Segment {
+        self.0.segment(index)
+    }
 }
 
 /// The segments of a buffer, for the planner.

@@ -56,7 +56,7 @@ impl Device {
         let cmb = controller.cmb().map_or(0, |cmb| cmb.bytes().next_power_of_two());
         let msix = MsixLayout::new(vector_count);
         Device {
-            memory: ClientMemory::new(options.client_bytes_max),
+            memory: ClientMemory::new(options.client_bytes_max, options.sealed_memory_only),
             interrupts: Interrupts::new(vector_count),
             config: ConfigSpace::new(bar0, cmb, vector_count),
             msix_table: vec![0; msix.table_bytes as usize],

@@ -34,6 +34,7 @@ pub(super) struct ClientMemory {
     touchable_bytes: u64,
     /// The most of these, if there is a limit.
     touchable_max: Option<u64>,
+    sealed_only: bool,
     warned: bool,
 }
 
@@ -48,9 +49,9 @@ struct ClientMapping {
 }
 
 impl ClientMemory {
-    /// Creates memory that a client hands over up to a limit, if there is one.
-    pub(super) fn new(touchable_max: Option<u64>) -> ClientMemory {
-        ClientMemory { touchable_max, ..ClientMemory::default() }
+    /// Creates memory that a client hands over up to a limit, if there is one, and perhaps only in sealed files.
+    pub(super) fn new(touchable_max: Option<u64>, sealed_only: bool) -> ClientMemory {
+        ClientMemory { touchable_max, sealed_only, ..ClientMemory::default() }
     }
 
     /// Runs `work` with the controller's table.
@@ -69,12 +70,7 @@ impl ClientMemory {
         self.pieces.len()
     }
 
-    pub(super) fn map(
-        &mut self,
-        ask: &DmaMap,
-        file: Option<File>,
-        sealed_only: bool,
-    ) -> ServeResult {
+    pub(super) fn map(&mut self, ask: &DmaMap, file: Option<File>) -> ServeResult {
         check_place(ask)?;
         if self.pieces.len() >= PIECES_MAX {
             return Err(Refusal::new(
@@ -91,9 +87,9 @@ impl ClientMemory {
         })?;
         let touchable_bytes = self.touchable(ask, &file)?;
         let mapping = match ask.flags & DMA_READ_WRITE {
-            DMA_READ_WRITE => Some(self.map_file(ask, &file, sealed_only)?),
+            DMA_READ_WRITE => Some(self.map_file(ask, &file)?),
             // A virtual machine also hands over its ROMs, which need not be memory files.
-            DMA_READ => self.map_file(ask, &file, sealed_only).ok(),
+            DMA_READ => self.map_file(ask, &file).ok(),
             _ => None,
         };
         let touchable_bytes = if mapping.is_some() { touchable_bytes } else { 0 };
@@ -120,11 +116,11 @@ impl ClientMemory {
     }
 
     /// Maps the whole pages around the piece, which are larger than its own on hugetlbfs; returns where they start.
-    fn map_file(&mut self, ask: &DmaMap, file: &File, sealed_only: bool) -> ServeResult<usize> {
+    fn map_file(&mut self, ask: &DmaMap, file: &File) -> ServeResult<usize> {
         let page = memory_file::page_bytes(file).ok_or_else(|| {
             Refusal::invalid("only memory files are mapped: memfd, /dev/shm, hugetlbfs")
         })?;
-        self.seal(file, sealed_only)?;
+        self.seal(file)?;
         let end = check_length(ask, file)?.next_multiple_of(page);
         let start = ask.offset / page * page;
         let len = usize::try_from(end - start).map_err(Refusal::invalid)?;
@@ -148,12 +144,12 @@ impl ClientMemory {
         Ok(mapping.addr().get())
     }
 
-    fn seal(&mut self, file: &File, sealed_only: bool) -> ServeResult {
+    fn seal(&mut self, file: &File) -> ServeResult {
         if memory_file::seal_length(file) {
             return Ok(());
         }
         let why = "the client can shorten the memory's file while it is mapped here";
-        if sealed_only {
+        if self.sealed_only {
             return Err(Refusal::new(libc::EPERM, format!("{why}; seal it (F_SEAL_SHRINK)")));
         }
         if !std::mem::replace(&mut self.warned, true) {
@@ -273,47 +269,47 @@ mod tests {
     #[test]
     fn memory_comes_and_goes() {
         let mut memory = ClientMemory::default();
-        memory.map(&ask(0x10000, 8192), Some(file(8192)), true).expect("mapped");
+        memory.map(&ask(0x10000, 8192), Some(file(8192))).expect("mapped");
         memory.access(|table| table.write(0x11000, b"abc")).expect("reachable");
-        assert_eq!(errno(memory.map(&ask(0x11000, 4096), Some(file(4096)), true)), libc::EEXIST);
+        assert_eq!(errno(memory.map(&ask(0x11000, 4096), Some(file(4096)))), libc::EEXIST);
         let unmap = |address, size, flags| DmaUnmap { argsz: 24, flags, address, size };
         assert_eq!(errno(memory.unmap(&unmap(0x10000, 4096, 0))), libc::EINVAL);
         assert_eq!(errno(memory.unmap(&unmap(0x20000, 4096, 0))), libc::ENOENT);
         assert_eq!(errno(memory.unmap(&unmap(0x10000, 8192, 1))), libc::EOPNOTSUPP);
         memory.unmap(&unmap(0x10000, 8192, 0)).expect("unmapped");
         assert_eq!(memory.access(|table| table.read(0x10000, &mut [0])), None);
-        memory.map(&ask(0x10000, 4096), Some(file(4096)), true).expect("mapped again");
+        memory.map(&ask(0x10000, 4096), Some(file(4096))).expect("mapped again");
         memory.unmap(&unmap(0, 0, UNMAP_ALL)).expect("all");
         assert_eq!((memory.piece_count(), memory.access(DmaTable::mapped_bytes)), (0, 0));
     }
 
     #[test]
     fn a_client_hands_over_no_more_than_the_server_may_be_charged_for() {
-        let mut memory = ClientMemory::new(Some(3 * 4096));
-        memory.map(&ask(0x10000, 8192), Some(file(8192)), true).expect("room");
-        let refused = memory.map(&ask(0x20000, 8192), Some(file(8192)), true);
+        let mut memory = ClientMemory::new(Some(3 * 4096), true);
+        memory.map(&ask(0x10000, 8192), Some(file(8192))).expect("room");
+        let refused = memory.map(&ask(0x20000, 8192), Some(file(8192)));
         let refused = refused.expect_err("one page too many");
         assert!(refused.errno == libc::ENOMEM && refused.why.contains("--memory"), "{refused:?}");
-        memory.map(&ask(0x20000, 4096), Some(file(4096)), true).expect("room");
+        memory.map(&ask(0x20000, 4096), Some(file(4096))).expect("room");
         // What is not mapped costs nothing, nor what is not there any more.
         let rom = File::open("/proc/self/exe").expect("a file");
         let read_only = DmaMap { flags: DMA_READ, ..ask(0x30000, 4096) };
-        memory.map(&read_only, Some(rom), true).expect("taken");
-        assert_eq!(errno(memory.map(&ask(0x40000, 4096), Some(file(4096)), true)), libc::ENOMEM);
+        memory.map(&read_only, Some(rom)).expect("taken");
+        assert_eq!(errno(memory.map(&ask(0x40000, 4096), Some(file(4096)))), libc::ENOMEM);
         let unmap = DmaUnmap { argsz: 24, flags: 0, address: 0x10000, size: 8192 };
         memory.unmap(&unmap).expect("unmapped");
-        memory.map(&ask(0x40000, 8192), Some(file(8192)), true).expect("room again");
+        memory.map(&ask(0x40000, 8192), Some(file(8192))).expect("room again");
         memory.unmap_all();
-        memory.map(&ask(0, 3 * 4096), Some(file(3 * 4096)), true).expect("room for all");
-        ClientMemory::new(None).map(&ask(0, 1 << 40), Some(file(1 << 40)), true).expect("no limit");
+        memory.map(&ask(0, 3 * 4096), Some(file(3 * 4096))).expect("room for all");
+        ClientMemory::new(None, true).map(&ask(0, 1 << 40), Some(file(1 << 40))).expect("no limit");
     }
 
     #[test]
     fn what_cannot_be_mapped_is_refused_by_name() {
         let mut memory = ClientMemory::default();
-        assert_eq!(errno(memory.map(&ask(0, 4096), None, false)), libc::EOPNOTSUPP);
+        assert_eq!(errno(memory.map(&ask(0, 4096), None)), libc::EOPNOTSUPP);
         let other = || Some(File::open("/proc/self/status").expect("a file"));
-        let mut refused = |ask: DmaMap, file| errno(memory.map(&ask, file, false));
+        let mut refused = |ask: DmaMap, file| errno(memory.map(&ask, file));
         assert_eq!(refused(ask(0, 4096), other()), libc::EINVAL);
         assert_eq!(refused(ask(0, 8192), Some(file(4096))), libc::EINVAL);
         assert_eq!(refused(ask(0, 0), Some(file(4096))), libc::EINVAL);
@@ -328,25 +324,26 @@ mod tests {
     fn memory_that_may_not_be_written_is_read_where_it_is_a_memory_file_and_else_left_alone() {
         let mut memory = ClientMemory::default();
         let read_only = |address| DmaMap { flags: DMA_READ, ..ask(address, 4096) };
-        memory.map(&read_only(0x10000), Some(file(4096)), true).expect("taken");
+        memory.map(&read_only(0x10000), Some(file(4096))).expect("taken");
         assert_eq!(memory.access(|table| table.read(0x10000, &mut [0])), Some(()));
         assert_eq!(memory.access(|table| table.write(0x10000, &[0])), None);
-        assert_eq!(errno(memory.map(&ask(0x10000, 4096), Some(file(4096)), true)), libc::EEXIST);
+        assert_eq!(errno(memory.map(&ask(0x10000, 4096), Some(file(4096)))), libc::EEXIST);
         let rom = File::open("/proc/self/exe").expect("a file");
-        memory.map(&read_only(0x20000), Some(rom), true).expect("taken");
+        memory.map(&read_only(0x20000), Some(rom)).expect("taken");
         assert_eq!(memory.access(|table| table.read(0x20000, &mut [0])), None);
     }
 
     #[test]
     fn a_file_that_was_handed_over_cannot_be_cut_any_more() {
         let pages = file(8192);
-        let mut memory = ClientMemory::default();
+        let mut memory = ClientMemory::new(None, true);
         let handed = pages.try_clone().expect("descriptor");
-        memory.map(&ask(0, 8192), Some(handed), true).expect("mapped");
+        memory.map(&ask(0, 8192), Some(handed)).expect("mapped");
         assert!(pages.set_len(4096).is_err(), "sealed by us where its maker did not");
         let stubborn = || Some(memory_file(4096, false));
-        assert_eq!(errno(memory.map(&ask(0x10000, 4096), stubborn(), true)), libc::EPERM);
-        memory.map(&ask(0x10000, 4096), stubborn(), false).expect("believed");
+        assert_eq!(errno(memory.map(&ask(0x10000, 4096), stubborn())), libc::EPERM);
+        memory.sealed_only = false;
+        memory.map(&ask(0x10000, 4096), stubborn()).expect("believed");
     }
 
     /// One thread keeps truncating the current file while another hands files over.
@@ -362,10 +359,10 @@ mod tests {
             }
         };
         let hand_over = |_| {
-            let (pages, mut memory) = (Arc::new(file(8192)), ClientMemory::default());
+            let (pages, mut memory) = (Arc::new(file(8192)), ClientMemory::new(None, true));
             let handed = pages.try_clone().expect("descriptor");
             *present.lock().expect("no panic") = Arc::clone(&pages);
-            let mapped = memory.map(&ask(0x10000, 8192), Some(handed), true).is_ok();
+            let mapped = memory.map(&ask(0x10000, 8192), Some(handed)).is_ok();
             !mapped || pages.metadata().expect("a file").len() == 8192
         };
         let all_whole = std::thread::scope(|scope| {

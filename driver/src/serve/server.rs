@@ -262,10 +262,7 @@ impl Server {
                 Incoming::Nothing => break,
                 Incoming::Message(message) => {
                     handled += 1;
-                    let sealed_only = self.options.sealed_memory_only;
-                    if let Err(why) =
-                        converse(peer, session, &mut self.device, message, sealed_only)
-                    {
+                    if let Err(why) = converse(peer, session, &mut self.device, message) {
                         self.leave_client(&why);
                     }
                 }
@@ -349,8 +346,7 @@ impl Server {
             return self.events.push_back(Event::TurnedAway);
         }
         let mut session = Session::default();
-        let sealed_only = self.options.sealed_memory_only;
-        match converse(&mut peer, &mut session, &mut self.device, message, sealed_only) {
+        match converse(&mut peer, &mut session, &mut self.device, message) {
             Ok(()) => {
                 self.client = Some((peer, session));
                 self.events.push_back(Event::ClientCame);
@@ -366,10 +362,9 @@ fn converse(
     session: &mut Session,
     device: &mut Device,
     message: Message,
-    sealed_only: bool,
 ) -> std::result::Result<(), String> {
     let header = message.header;
-    let outcome = session.handle(device, message, sealed_only);
+    let outcome = session.handle(device, message);
     if header.flags & FLAG_NO_REPLY == 0 || outcome.is_err() && !session.is_negotiated() {
         peer.answer(&header, outcome);
     }

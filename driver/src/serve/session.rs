@@ -37,14 +37,9 @@ impl Session {
         self.is_negotiated
     }
 
-    pub(super) fn handle(
-        &mut self,
-        device: &mut Device,
-        message: Message,
-        sealed_only: bool,
-    ) -> ServeResult<Reply> {
+    pub(super) fn handle(&mut self, device: &mut Device, message: Message) -> ServeResult<Reply> {
         let name = name(message.header.command);
-        let outcome = self.carry_out(device, message, sealed_only);
+        let outcome = self.carry_out(device, message);
         if let Err(refusal) = &outcome {
             self.log(&name, refusal);
         }
@@ -61,12 +56,7 @@ impl Session {
         }
     }
 
-    fn carry_out(
-        &mut self,
-        device: &mut Device,
-        message: Message,
-        sealed_only: bool,
-    ) -> ServeResult<Reply> {
+    fn carry_out(&mut self, device: &mut Device, message: Message) -> ServeResult<Reply> {
         let Message { header, body, files, strange_files } = message;
         if header.flags & FLAG_TYPE_MASK != 0 {
             return Err(Refusal::invalid(format!(
@@ -91,7 +81,7 @@ impl Session {
             _ if !self.is_negotiated => {
                 Err(Refusal::invalid("the first request must be the version"))
             }
-            Command::DmaMap => dma_map(device, &body, files, sealed_only),
+            Command::DmaMap => dma_map(device, &body, files),
             Command::DmaUnmap => dma_unmap(device, &body),
             Command::DeviceGetInfo => device_info(&body),
             Command::DeviceGetRegionInfo => region_info(device, &body),
@@ -170,17 +160,12 @@ fn check_argsz<T>(argsz: u32) -> ServeResult {
     Ok(())
 }
 
-fn dma_map(
-    device: &mut Device,
-    body: &[u8],
-    mut files: Vec<File>,
-    sealed_only: bool,
-) -> ServeResult<Reply> {
+fn dma_map(device: &mut Device, body: &[u8], mut files: Vec<File>) -> ServeResult<Reply> {
     let ask: DmaMap = structure(body)?;
     if files.len() > 1 {
         return Err(Refusal::invalid(format!("{} files for one mapping", files.len())));
     }
-    device.memory.map(&ask, files.pop(), sealed_only)?;
+    device.memory.map(&ask, files.pop())?;
     Ok(Reply::default())
 }
 

@@ -12,7 +12,7 @@ mod script;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -23,6 +23,7 @@ use std::time::{Duration, Instant};
 use memmap2::{MmapOptions, MmapRaw};
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EFD_NONBLOCK, EventFd};
 
+use super::notices::into_owned;
 use super::{Bus, BusEvent, Doorbell, Locality};
 use crate::Time;
 use crate::error::{Error, Result};
@@ -302,11 +303,6 @@ impl BusState {
         self.iova_next = end + PAGE;
         Some(iova)
     }
-}
-
-fn into_owned(eventfd: EventFd) -> OwnedFd {
-    // SAFETY: the descriptor was just given up by its only owner.
-    unsafe { OwnedFd::from_raw_fd(eventfd.into_raw_fd()) }
 }
 
 fn spawn(device: &str, shared: Arc<Shared>) -> Result<JoinHandle<()>> {

@@ -4,22 +4,24 @@
 //! Every value the controller reports is checked here, once; the resulting [`Shared`] holds only checked
 //! numbers. On an error, drops undo everything: the rings are unmapped after the controller is disabled.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use super::admin::{ADMIN_CQ_OFFSET, Admin, AdminCommand, Alone, Owned, admin_rings};
 use super::claim::Claim;
 use super::cmb::{self, Cmb};
 use super::doorbells::Doorbells;
+use super::events::Pause;
 use super::info::{ControllerInfo, ControllerOptions};
 use super::ladder::disable;
+use super::life::SharedLife;
 use super::registers::{describe, gone, read, wait_for, write};
-use super::shared::{Parts, QueueIds, Shared};
+use super::shared::{QueueIds, Shared};
 use crate::bus::Bus;
 use crate::error::{Error, Result};
 use crate::memory::{Buffer, DomainId, Mapping};
 use crate::queue_pair::PagePool;
-use crate::queue_pair::core::{Core, Parts as CoreParts};
+use crate::queue_pair::core::{Core, Parts};
 use crate::spec::feature::{AsyncEventConfig, Fid, NumberOfQueues, Timestamp};
 use crate::spec::identify::{self, IdentifyController, Oaes};
 use crate::spec::log::CriticalWarning;
@@ -102,9 +104,23 @@ pub(super) fn bring_up(bus: &Arc<dyn Bus>, options: &ControllerOptions) -> Resul
         identify,
     };
     enabled.disarm();
-    let (ids, options) = (QueueIds::new(ready.queues), options.clone());
-    let bus = Arc::clone(bus);
-    Ok(Shared::new(Parts { admin, ids, info, options, doorbells, cmb, vectors, bus, claim }))
+    Ok(Shared {
+        life: SharedLife::new(),
+        reason: Mutex::default(),
+        admin: Mutex::new(admin),
+        ids: Mutex::new(QueueIds::new(ready.queues)),
+        info,
+        options: options.clone(),
+        doorbells,
+        cmb: cmb.map(Mutex::new),
+        vectors,
+        events: Mutex::default(),
+        sizes: Mutex::default(),
+        pause: Pause::default(),
+        given_up: OnceLock::new(),
+        bus: Arc::clone(bus),
+        _claim: claim,
+    })
 }
 
 /// Reads CAP and checks that this driver supports the device.
@@ -199,7 +215,7 @@ fn admin_queue(bus: &Arc<dyn Bus>, cap: Cap) -> Result<Admin> {
         let at = host.iova().checked_add(offset as u64).expect("inside the mapping");
         PagePool::new(host.atomics().slice(offset, bytes), at)
     };
-    let core: Core<Owned> = Core::new(CoreParts {
+    let core: Core<Owned> = Core::new(Parts {
         qid: Qid::ADMIN,
         domain: DomainId::of(bus),
         sq,

@@ -228,7 +228,7 @@ impl Controller {
     /// # Errors
     /// As [`Controller::log_page`].
     pub fn identify(&self, cns: Cns, nsid: Nsid) -> Result<Buffer> {
-        self.read_page("Identify", Sqe::identify(cns, nsid, 0), PAGE_BYTES as usize)
+        self.shared.read_page("Identify", Sqe::identify(cns, nsid, 0), PAGE_BYTES as usize)
     }
 
     /// Reads the first `bytes` of a log page (Base 2.0 section 5.16); a multiple of 4.
@@ -242,11 +242,7 @@ impl Controller {
         let sqe = sqe.ok_or_else(|| {
             Error::invalid(format!("a log page of {bytes} bytes"), "ask for a multiple of 4")
         })?;
-        self.read_page("Get Log Page", sqe, bytes as usize)
-    }
-
-    fn read_page(&self, name: &'static str, sqe: Sqe, bytes: usize) -> Result<Buffer> {
-        self.shared.read_page(name, sqe, bytes)
+        self.shared.read_page("Get Log Page", sqe, bytes as usize)
     }
 
     /// Runs an admin command unchanged, with `data` as its data, and returns DW0 and the data. `name` is for

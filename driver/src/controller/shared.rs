@@ -59,7 +59,7 @@ impl QueueIds {
 pub(crate) struct Shared {
     pub(super) life: SharedLife,
     pub(super) reason: Mutex<String>,
-    admin: Mutex<Admin>,
+    pub(super) admin: Mutex<Admin>,
     pub(super) ids: Mutex<QueueIds>,
     pub(super) info: ControllerInfo,
     pub(super) options: ControllerOptions,
@@ -74,44 +74,10 @@ pub(crate) struct Shared {
     pub(super) given_up: OnceLock<&'static str>,
     pub(super) bus: Arc<dyn Bus>,
     /// Released last, when the controller is shut down.
-    _claim: Claim,
-}
-
-/// The results of bring-up.
-pub(super) struct Parts {
-    pub(super) admin: Admin,
-    pub(super) ids: QueueIds,
-    pub(super) info: ControllerInfo,
-    pub(super) options: ControllerOptions,
-    pub(super) doorbells: Doorbells,
-    pub(super) cmb: Option<Cmb>,
-    pub(super) vectors: Vec<std::os::fd::OwnedFd>,
-    pub(super) bus: Arc<dyn Bus>,
-    pub(super) claim: Claim,
+    pub(super) _claim: Claim,
 }
 
 impl Shared {
-    pub(super) fn new(parts: Parts) -> Shared {
-        let Parts { admin, ids, info, options, doorbells, cmb, vectors, bus, claim } = parts;
-        Shared {
-            life: SharedLife::new(),
-            reason: Mutex::new(String::new()),
-            admin: Mutex::new(admin),
-            ids: Mutex::new(ids),
-            info,
-            options,
-            doorbells,
-            cmb: cmb.map(Mutex::new),
-            vectors,
-            events: Mutex::default(),
-            sizes: Mutex::default(),
-            pause: Pause::default(),
-            given_up: OnceLock::new(),
-            bus,
-            _claim: claim,
-        }
-    }
-
     pub(crate) fn bus(&self) -> &Arc<dyn Bus> {
         &self.bus
     }

@@ -93,7 +93,7 @@ fn temperature_event(controller: &Controller) -> Result<Item> {
     let smart = controller.log_page(Lid::SMART_HEALTH, Nsid::ALL, 512)?;
     set(400)?;
     let item = Item::new("temperature event").with("smart", &smart);
-    Ok(event.map_or(item.clone(), |event| item.with("dw0", &event.into_dword().to_le_bytes())))
+    Ok(event.map_or(item.clone(), |event| item.with("dw0", &event.0.to_le_bytes())))
 }
 
 fn next_event(controller: &Controller) -> Option<AsyncEvent> {

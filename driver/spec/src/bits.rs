@@ -35,15 +35,28 @@ macro_rules! bit_flags {
 }
 pub(super) use bit_flags;
 
-/// Makes a getter for each bit field, `HIGH:LOW name: type, "what it is"`, of a newtype over an integer.
+/// Makes a newtype over an integer of bit fields, `HIGH:LOW getter setter: type, "what it is"`; the setter is optional.
 macro_rules! bit_fields {
-    ($type:ident { $($hi:literal:$lo:literal $getter:ident: $value:ident, $text:literal;)+ }) => {
+    ($(#[$doc:meta])* $type:ident($raw:ty) {
+        $($hi:literal:$lo:literal $getter:ident $($setter:ident)?: $value:ident, $text:literal;)+
+    }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct $type(pub $raw);
+
         impl $type {$(
             #[doc = concat!($text, " (bits ", stringify!($hi), ":", stringify!($lo), ").")]
             #[inline]
             pub const fn $getter(self) -> $value {
                 bit_fields!(@ $value $crate::bits::bits(self.0 as u64, $hi, $lo))
             }
+
+            $(
+                #[doc = concat!("Sets [`Self::", stringify!($getter), "`].")]
+                pub const fn $setter(self, value: $value) -> $type {
+                    $type($crate::bits::with_bits(self.0 as u64, $hi, $lo, value as u64) as $raw)
+                }
+            )?
         )+}
     };
     (@ bool $bits:expr) => { $bits != 0 };

@@ -81,16 +81,21 @@ impl Iova {
     }
 }
 
-impl fmt::Display for Qid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
+macro_rules! printed_as {
+    ($($type:ident: $format:literal;)+) => { $(
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, $format, self.0)
+            }
+        }
+    )+ };
 }
 
-impl fmt::Display for Cid {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#06x}", self.0)
-    }
+printed_as! {
+    Qid: "{}";
+    Cid: "{:#06x}";
+    Lba: "{}";
+    Iova: "{:#x}";
 }
 
 impl fmt::Display for Nsid {
@@ -102,142 +107,57 @@ impl fmt::Display for Nsid {
     }
 }
 
-impl fmt::Display for Lba {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.0)
-    }
+/// Makes types of counts whose wire form is one less.
+macro_rules! counts {
+    ($($(#[$doc:meta])* $type:ident($wire:ty): $least:ident = $min:literal, to $max:literal;)+) => { $(
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub struct $type($wire);
+
+        impl $type {
+            #[doc = concat!("The least: ", $min, ".")]
+            pub const $least: $type = $type($min - 1);
+            #[doc = concat!("The most that the wire format holds: ", $max, ".")]
+            pub const MAX: $type = $type(<$wire>::MAX);
+
+            #[doc = concat!("Checks a count; `None` below ", $min, " and above ", $max, ".")]
+            #[inline]
+            pub const fn new(count: u32) -> Option<$type> {
+                match count {
+                    $min..=$max => Some($type((count - 1) as $wire)),
+                    _ => None,
+                }
+            }
+
+            /// The count.
+            #[inline]
+            pub const fn get(self) -> u32 {
+                self.0 as u32 + 1
+            }
+
+            /// The wire value: one less than the count.
+            #[inline]
+            pub const fn z(self) -> $wire {
+                self.0
+            }
+        }
+    )+ };
 }
 
-impl fmt::Display for Iova {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x}", self.0)
-    }
-}
-
-/// Number of logical blocks of one command: 1 to 65536 (NLB, NVM 3.2).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LbaCount {
-    nlb_z: u16,
+counts! {
+    /// Number of logical blocks of one command: 1 to 65536 (NLB, NVM 3.2).
+    LbaCount(u16): ONE = 1, to 65536;
+    /// Number of ranges of a Dataset Management or Copy command: 1 to 256 (NR, NVM 3.2.2 and 3.2.3).
+    RangeCount(u8): ONE = 1, to 256;
+    /// Number of entries of a queue: 2 to 65536 (QSIZE, Base 5.4 and 5.5; one slot always stays empty).
+    QueueEntries(u16): MIN = 2, to 65536;
 }
 
 impl LbaCount {
-    /// One logical block.
-    pub const ONE: LbaCount = LbaCount { nlb_z: 0 };
-    /// The most that the wire format holds: 65536 logical blocks.
-    pub const MAX: LbaCount = LbaCount { nlb_z: u16::MAX };
-
-    /// Checks a count of logical blocks; `None` for 0 and above 65536.
-    #[inline]
-    pub const fn new(lbas: u32) -> Option<LbaCount> {
-        match lbas {
-            1..=0x1_0000 => Some(LbaCount { nlb_z: (lbas - 1) as u16 }),
-            _ => None,
-        }
-    }
-
     /// Takes the wire value; all are valid.
     #[inline]
     pub const fn from_z(nlb_z: u16) -> LbaCount {
-        LbaCount { nlb_z }
-    }
-
-    /// The count: 1 to 65536 logical blocks.
-    #[inline]
-    pub const fn get(self) -> u32 {
-        self.nlb_z as u32 + 1
-    }
-
-    /// The wire value: one less than the count.
-    #[inline]
-    pub const fn z(self) -> u16 {
-        self.nlb_z
-    }
-}
-
-impl fmt::Display for LbaCount {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.get())
-    }
-}
-
-/// Number of ranges of a Dataset Management or Copy command: 1 to 256 (NR, NVM 3.2.2 and 3.2.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct RangeCount {
-    nr_z: u8,
-}
-
-impl RangeCount {
-    /// One range.
-    pub const ONE: RangeCount = RangeCount { nr_z: 0 };
-    /// The most that the wire format holds: 256 ranges.
-    pub const MAX: RangeCount = RangeCount { nr_z: u8::MAX };
-
-    /// Checks a number of ranges; `None` for 0 and above 256.
-    pub const fn new(ranges: u32) -> Option<RangeCount> {
-        match ranges {
-            1..=256 => Some(RangeCount { nr_z: (ranges - 1) as u8 }),
-            _ => None,
-        }
-    }
-
-    /// Takes the wire value; all are valid.
-    pub const fn from_z(nr_z: u8) -> RangeCount {
-        RangeCount { nr_z }
-    }
-
-    /// The count: 1 to 256 ranges.
-    pub const fn get(self) -> u32 {
-        self.nr_z as u32 + 1
-    }
-
-    /// The wire value: one less than the count.
-    pub const fn z(self) -> u8 {
-        self.nr_z
-    }
-}
-
-/// Number of entries of a queue: 2 to 65536 (QSIZE, Base 5.4 and 5.5; one slot always stays empty).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QueueEntries {
-    qsize_z: u16,
-}
-
-impl QueueEntries {
-    /// The smallest queue: two entries, one of them usable.
-    pub const MIN: QueueEntries = QueueEntries { qsize_z: 1 };
-    /// The largest queue that the wire format holds: 65536 entries.
-    pub const MAX: QueueEntries = QueueEntries { qsize_z: u16::MAX };
-
-    /// Checks a number of entries; `None` below 2 and above 65536.
-    pub const fn new(entries: u32) -> Option<QueueEntries> {
-        match entries {
-            2..=0x1_0000 => Some(QueueEntries { qsize_z: (entries - 1) as u16 }),
-            _ => None,
-        }
-    }
-
-    /// Takes the wire value; `None` for 0, a queue of one entry.
-    pub const fn from_z(qsize_z: u16) -> Option<QueueEntries> {
-        match qsize_z {
-            0 => None,
-            _ => Some(QueueEntries { qsize_z }),
-        }
-    }
-
-    /// The count: 2 to 65536 entries.
-    pub const fn get(self) -> u32 {
-        self.qsize_z as u32 + 1
-    }
-
-    /// The wire value: one less than the count.
-    pub const fn z(self) -> u16 {
-        self.qsize_z
-    }
-}
-
-impl fmt::Display for QueueEntries {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", self.get())
+        LbaCount(nlb_z)
     }
 }
 
@@ -261,7 +181,7 @@ mod tests {
         assert_eq!(RangeCount::new(1), Some(RangeCount::ONE));
         assert_eq!(RangeCount::new(256), Some(RangeCount::MAX));
         assert_eq!(RangeCount::new(257), None);
-        assert_eq!(RangeCount::from_z(255).get(), 256);
+        assert_eq!((RangeCount::MAX.get(), RangeCount::MAX.z()), (256, 255));
     }
 
     #[test]
@@ -270,8 +190,10 @@ mod tests {
         assert_eq!(QueueEntries::new(2), Some(QueueEntries::MIN));
         assert_eq!(QueueEntries::new(65536), Some(QueueEntries::MAX));
         assert_eq!(QueueEntries::new(65537), None);
-        assert_eq!(QueueEntries::from_z(0), None);
-        assert_eq!(QueueEntries::from_z(63).map(QueueEntries::get), Some(64));
+        assert_eq!(
+            QueueEntries::new(64).map(|entries| (entries.get(), entries.z())),
+            Some((64, 63))
+        );
     }
 
     #[test]

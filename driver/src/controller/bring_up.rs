@@ -25,9 +25,7 @@ use crate::queue_pair::core::{Core, Parts};
 use crate::spec::feature::{AsyncEventConfig, Fid, NumberOfQueues, Timestamp};
 use crate::spec::identify::{self, IdentifyController, Oaes};
 use crate::spec::log::CriticalWarning;
-use crate::spec::register::{
-    ACQ, AQA, ASQ, Aqa, CAP, CC, CRTO, CSTS, Cap, Cc, CommandSetSelected, VS,
-};
+use crate::spec::register::{ACQ, AQA, ASQ, Aqa, CAP, CC, CRTO, CSTS, Cap, Cc, VS};
 use crate::spec::{Cns, FeatureSelect, Iova, Nsid, Qid, QueueEntries, Sqe};
 use crate::transfer::{PAGE_BYTES, SglSupport};
 use zerocopy::{FromBytes, IntoBytes};
@@ -250,7 +248,7 @@ pub(super) fn enable(
 /// Sets CC.EN and waits for CSTS.RDY.
 fn start(bus: &dyn Bus, cap: Cap, timeout: Duration) -> Result<()> {
     let all_sets = cap.css() & (1 << 6) != 0;
-    let css = if all_sets { CommandSetSelected::AllSupported } else { CommandSetSelected::Nvm };
+    let css = if all_sets { Cc::ALL_COMMAND_SETS } else { 0 };
     write(bus, CC, Cc(0).with_css(css).with_iosqes(SQES).with_iocqes(CQES).with_en(true));
     let status =
         wait_for(bus, "CSTS.RDY after CC.EN = 1", timeout, |status| status.rdy() || status.cfs())?;

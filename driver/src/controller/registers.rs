@@ -39,7 +39,7 @@ pub(crate) fn describe(bus: &dyn Bus) -> String {
     }
     let (cap, version, config, queues) =
         (read(bus, CAP), read(bus, VS), read(bus, CC), read(bus, AQA));
-    format!("{cap} VS {version} {config} {status} {queues}")
+    format!("CAP {:#018x} VS {version} {config} {status} AQA {:#010x}", cap.0, queues.0)
 }
 
 /// Waits until CSTS satisfies `reached`.

@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::memory::Buffer;
 use crate::namespace::Shape;
 use crate::runtime::lock;
-use crate::spec::feature::{AsyncEvent, AsyncEventType};
+use crate::spec::feature::AsyncEvent;
 use crate::spec::identify::IdentifyNamespace;
 use crate::spec::log::{ChangedNamespaces, Lid, SmartHealth};
 use crate::spec::register::CSTS;
@@ -87,14 +87,14 @@ impl Shared {
     /// Examines an event and queues the resulting ones.
     fn act_on(&self, now: Time, event: AsyncEvent) {
         tracing::info!("{}: {event}", self.bus().device());
-        let known = match (event.event_type, event.info) {
-            (AsyncEventType::SmartHealth, _) => self.look_at_health(event),
+        let known = match (event.event_type(), event.info()) {
+            (AsyncEvent::SMART_HEALTH, _) => self.look_at_health(event),
             _ if event == AsyncEvent::NAMESPACE_ATTRIBUTE_CHANGED => self.look_at_changed(),
-            (AsyncEventType::Notice, FIRMWARE_ACTIVATION) => {
+            (AsyncEvent::NOTICE, FIRMWARE_ACTIVATION) => {
                 self.wait_for_firmware(now);
                 Ok(())
             }
-            (AsyncEventType::Error, _) => {
+            (AsyncEvent::ERROR, _) => {
                 self.tell(Event::Other(event));
                 self.read_log(Lid::ERROR_INFORMATION).map(drop)
             }

@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use adit_driver::spec::feature::{
-    AsyncEvent, AsyncEventConfig, AsyncEventType, NumberOfQueues, Timestamp,
-};
+use adit_driver::spec::feature::{AsyncEvent, AsyncEventConfig, NumberOfQueues, Timestamp};
 use adit_driver::spec::identify::{
     IdentifyController, IdentifyNamespace, IdentifyNvmController, IdentifyNvmNamespace,
     NamespaceList, SglSupport,
@@ -12,9 +10,7 @@ use adit_driver::spec::identify::{
 use adit_driver::spec::log::{
     ChangedNamespaces, CriticalWarning, ErrorInfo, FirmwareSlotLog, SmartHealth,
 };
-use adit_driver::spec::register::{
-    Aqa, Cap, Cc, Cmbloc, Cmbmsc, Cmbsz, CommandSetSelected, Csts, Version,
-};
+use adit_driver::spec::register::{Aqa, Cap, Cc, Cmbloc, Cmbmsc, Cmbsz, Csts, Version};
 use adit_driver::spec::{Iova, Lid, Nsid, QueueEntries, Status, View};
 use zerocopy::IntoBytes;
 
@@ -36,11 +32,7 @@ fn registers() {
     assert!(cap.css_nvm() && cap.cmbs() && cap.cqr() && !cap.pmrs() && !cap.nssrs());
     assert_eq!((cap.page_size_min(), cap.page_size_max()), (4096, 65536));
     assert_eq!(Version::new(1, 4, 0).0, recording.register("VS") as u32);
-    let cc = Cc(0)
-        .with_en(true)
-        .with_css(CommandSetSelected::AllSupported)
-        .with_iosqes(6)
-        .with_iocqes(4);
+    let cc = Cc(0).with_en(true).with_css(Cc::ALL_COMMAND_SETS).with_iosqes(6).with_iocqes(4);
     assert_eq!(cc, Cc(recording.register("CC") as u32));
     assert_eq!(Csts(0).with_rdy(true), Csts(recording.register("CSTS") as u32));
     let entries = QueueEntries::new(32).unwrap();
@@ -188,10 +180,10 @@ fn temperature_event() {
     let item = recording.item("temperature event");
     let dw0 = number(item, "dw0") as u32;
     let event = AsyncEvent::from_dword(dw0);
-    assert_eq!(event.into_dword(), dw0);
+    assert_eq!(event.0, dw0);
     assert_eq!(
-        (event.event_type, event.log_page),
-        (AsyncEventType::SmartHealth, Lid::SMART_HEALTH)
+        (event.event_type(), event.log_page()),
+        (AsyncEvent::SMART_HEALTH, Lid::SMART_HEALTH)
     );
     let smart = SmartHealth::view(bytes(item, "smart")).unwrap();
     assert!(smart.critical_warning().temperature());

@@ -20,7 +20,7 @@ pub(super) fn all(bytes: &[u8]) {
 
 fn properties(raw: u64) {
     let cap = Cap(raw);
-    show(&cap, Some(&cap));
+    show(&cap, None);
     look!(cap; mqes_z, cqr, ams, to_500ms, to, dstrd, nssrs, css, css_nvm, mpsmin, mpsmax,
         page_size_min, page_size_max, pmrs, cmbs, crms_crwms);
     for qid in [Qid(0), Qid(1), Qid(u16::MAX)] {
@@ -43,7 +43,7 @@ fn configuration(raw: u32) {
     show(&csts, Some(&csts));
     look!(csts; rdy, cfs, shst, nssro, pp, is_all_ones);
     let aqa = Aqa(raw);
-    show(&aqa, Some(&aqa));
+    show(&aqa, None);
     look!(aqa; asqs_z, acqs_z);
 }
 

@@ -200,7 +200,7 @@ impl Sqe {
 
     /// Queue size of the two queue creations; `None` for the invalid wire value 0.
     pub const fn queue_entries(&self) -> Option<QueueEntries> {
-        QueueEntries::from_z((self.cdw10.get() >> 16) as u16)
+        QueueEntries::new((self.cdw10.get() >> 16) + 1)
     }
 
     /// Log page identifier of Get Log Page.

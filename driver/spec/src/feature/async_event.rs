@@ -2,7 +2,7 @@
 
 use core::fmt;
 
-use crate::bits::bit_flags;
+use crate::bits::{bit_fields, bit_flags};
 use crate::log::{CriticalWarning, Lid};
 
 bit_flags! {
@@ -26,110 +26,58 @@ impl AsyncEventConfig {
     }
 }
 
-/// Asynchronous Event Type (Base 5.2.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AsyncEventType {
-    /// 000b: error status.
-    Error,
-    /// 001b: SMART / health status.
-    SmartHealth,
-    /// 010b: notice.
-    Notice,
-    /// 011b: immediate.
-    Immediate,
-    /// 110b: I/O command specific status.
-    IoCommandSpecific,
-    /// 111b: vendor specific.
-    VendorSpecific,
-    /// Any other value.
-    Reserved(u8),
-}
-
-impl AsyncEventType {
-    const fn from_raw(raw: u8) -> AsyncEventType {
-        match raw {
-            0 => AsyncEventType::Error,
-            1 => AsyncEventType::SmartHealth,
-            2 => AsyncEventType::Notice,
-            3 => AsyncEventType::Immediate,
-            6 => AsyncEventType::IoCommandSpecific,
-            7 => AsyncEventType::VendorSpecific,
-            raw => AsyncEventType::Reserved(raw),
-        }
+bit_fields! {
+    /// An asynchronous event: dword 0 of a completed request, without its reserved bits.
+    AsyncEvent(u32) {
+        2:0 event_type: u8, "Asynchronous Event Type";
+        15:8 info: u8, "Asynchronous Event Information: what happened, by event type";
+        23:16 log: u8, "Log Page Identifier";
     }
-
-    const fn raw(self) -> u8 {
-        match self {
-            AsyncEventType::Error => 0,
-            AsyncEventType::SmartHealth => 1,
-            AsyncEventType::Notice => 2,
-            AsyncEventType::Immediate => 3,
-            AsyncEventType::IoCommandSpecific => 6,
-            AsyncEventType::VendorSpecific => 7,
-            AsyncEventType::Reserved(raw) => raw & 7,
-        }
-    }
-}
-
-/// Dword 0 of a completed Asynchronous Event Request (Base 5.2.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AsyncEvent {
-    /// Asynchronous Event Type.
-    pub event_type: AsyncEventType,
-    /// Asynchronous Event Information; its meaning depends on the type.
-    pub info: u8,
-    /// The log page to read, which also re-arms the event.
-    pub log_page: Lid,
 }
 
 impl AsyncEvent {
-    /// A namespace was added or removed, or its Identify data changed.
-    pub const NAMESPACE_ATTRIBUTE_CHANGED: AsyncEvent = AsyncEvent {
-        event_type: AsyncEventType::Notice,
-        info: 0,
-        log_page: Lid::CHANGED_NAMESPACES,
-    };
+    /// Type of an error of the host's or the controller's.
+    pub const ERROR: u8 = 0;
+    /// Type of a SMART or health status.
+    pub const SMART_HEALTH: u8 = 1;
+    /// Type of a notice.
+    pub const NOTICE: u8 = 2;
+    /// A namespace was attached, detached or changed; the log page lists those affected.
+    pub const NAMESPACE_ATTRIBUTE_CHANGED: AsyncEvent = AsyncEvent(0x0004_0002);
 
-    /// Decodes dword 0 of the completion.
+    /// Parses dword 0 of a completion.
     pub const fn from_dword(dword: u32) -> AsyncEvent {
-        let [event_type, info, log_page, _] = dword.to_le_bytes();
-        AsyncEvent {
-            event_type: AsyncEventType::from_raw(event_type & 7),
-            info,
-            log_page: Lid(log_page),
-        }
+        AsyncEvent(dword & 0x00ff_ff07)
     }
 
-    /// Encodes dword 0 of the completion.
-    pub const fn into_dword(self) -> u32 {
-        u32::from_le_bytes([self.event_type.raw(), self.info, self.log_page.0, 0])
+    /// The log page that says more; reading it lets the controller report further events of this type.
+    pub const fn log_page(self) -> Lid {
+        Lid(self.log())
     }
 
     /// Returns the specification's name of the event, or `None` for an undefined one.
     pub const fn name(self) -> Option<&'static str> {
-        Some(match (self.event_type, self.info) {
-            (AsyncEventType::Error, 0) => "Write to Invalid Doorbell Register",
-            (AsyncEventType::Error, 1) => "Invalid Doorbell Write Value",
-            (AsyncEventType::Error, 2) => "Diagnostic Failure",
-            (AsyncEventType::Error, 3) => "Persistent Internal Error",
-            (AsyncEventType::Error, 4) => "Transient Internal Error",
-            (AsyncEventType::Error, 5) => "Firmware Image Load Error",
-            (AsyncEventType::SmartHealth, 0) => "NVM subsystem Reliability",
-            (AsyncEventType::SmartHealth, 1) => "Temperature Threshold",
-            (AsyncEventType::SmartHealth, 2) => "Spare Below Threshold",
-            (AsyncEventType::Notice, 0) => "Namespace Attribute Changed",
-            (AsyncEventType::Notice, 1) => "Firmware Activation Starting",
-            (AsyncEventType::Notice, 2) => "Telemetry Log Changed",
-            (AsyncEventType::Notice, 3) => "Asymmetric Namespace Access Change",
-            (AsyncEventType::Notice, 4) => "Predictable Latency Event Aggregate Log Change",
-            (AsyncEventType::Notice, 5) => "LBA Status Information Alert",
-            (AsyncEventType::Notice, 6) => "Endurance Group Event Aggregate Log Page Change",
-            (AsyncEventType::Immediate, 0) => "Normal NVM Subsystem Shutdown",
-            (AsyncEventType::IoCommandSpecific, 0) => "Reservation Log Page Available",
-            (AsyncEventType::IoCommandSpecific, 1) => "Sanitize Operation Completed",
-            (AsyncEventType::IoCommandSpecific, 2) => {
-                "Sanitize Operation Completed With Unexpected Deallocation"
-            }
+        Some(match (self.event_type(), self.info()) {
+            (0, 0) => "Write to Invalid Doorbell Register",
+            (0, 1) => "Invalid Doorbell Write Value",
+            (0, 2) => "Diagnostic Failure",
+            (0, 3) => "Persistent Internal Error",
+            (0, 4) => "Transient Internal Error",
+            (0, 5) => "Firmware Image Load Error",
+            (1, 0) => "NVM subsystem Reliability",
+            (1, 1) => "Temperature Threshold",
+            (1, 2) => "Spare Below Threshold",
+            (2, 0) => "Namespace Attribute Changed",
+            (2, 1) => "Firmware Activation Starting",
+            (2, 2) => "Telemetry Log Changed",
+            (2, 3) => "Asymmetric Namespace Access Change",
+            (2, 4) => "Predictable Latency Event Aggregate Log Change",
+            (2, 5) => "LBA Status Information Alert",
+            (2, 6) => "Endurance Group Event Aggregate Log Page Change",
+            (3, 0) => "Normal NVM Subsystem Shutdown",
+            (6, 0) => "Reservation Log Page Available",
+            (6, 1) => "Sanitize Operation Completed",
+            (6, 2) => "Sanitize Operation Completed With Unexpected Deallocation",
             _ => return None,
         })
     }
@@ -139,9 +87,9 @@ impl fmt::Display for AsyncEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name() {
             Some(name) => f.write_str(name)?,
-            None => write!(f, "{:?} event {:02X}h", self.event_type, self.info)?,
+            None => write!(f, "event {:02X}h of type {}", self.info(), self.event_type())?,
         }
-        write!(f, " (see {})", self.log_page)
+        write!(f, " (see {})", self.log_page())
     }
 }
 
@@ -171,7 +119,7 @@ mod tests {
         #[test]
         fn events_round_trip(dword: u32) {
             let event = AsyncEvent::from_dword(dword);
-            prop_assert_eq!(event.into_dword(), dword & 0x00ff_ff07);
+            prop_assert_eq!(event.0, dword & 0x00ff_ff07);
             let _ = event.to_string();
         }
     }

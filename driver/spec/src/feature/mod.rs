@@ -7,7 +7,7 @@ mod async_event;
 mod timestamp;
 mod values;
 
-pub use async_event::{AsyncEvent, AsyncEventConfig, AsyncEventType};
+pub use async_event::{AsyncEvent, AsyncEventConfig};
 pub use timestamp::Timestamp;
 pub use values::NumberOfQueues;
 

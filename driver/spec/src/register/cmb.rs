@@ -5,12 +5,9 @@
 use super::{bit_fields, reg_value};
 use crate::ids::Iova;
 
-/// Controller Memory Buffer Location (CMBLOC, Base 3.1.3.11).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cmbloc(pub u32);
-
 bit_fields! {
-    Cmbloc {
+    /// Controller Memory Buffer Location (CMBLOC, Base 3.1.3.11).
+    Cmbloc(u32) {
         2:0 bir: u8, "Base Indicator Register: the BAR that holds the buffer (0, 2, 3, 4 or 5)";
         31:12 ofst: u32, "Offset of the buffer into its BAR, in units of [`Cmbsz::unit_bytes`]";
     }
@@ -26,12 +23,9 @@ impl Cmbloc {
     }
 }
 
-/// Controller Memory Buffer Size (CMBSZ, Base 3.1.3.12).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cmbsz(pub u32);
-
 bit_fields! {
-    Cmbsz {
+    /// Controller Memory Buffer Size (CMBSZ, Base 3.1.3.12).
+    Cmbsz(u32) {
         0:0 sqs: bool, "Submission Queue Support";
         1:1 cqs: bool, "Completion Queue Support";
         2:2 lists: bool, "PRP and SGL List Support";

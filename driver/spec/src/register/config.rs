@@ -5,23 +5,6 @@ use core::fmt;
 use super::{bit_fields, bits, reg_value, with_bits};
 use crate::ids::QueueEntries;
 
-/// Controller Configuration (CC, Base 3.1.3.5). `Cc::default()` is a disabled controller.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cc(pub u32);
-
-/// CC.CSS: the I/O command sets in use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommandSetSelected {
-    /// 000b: the NVM command set.
-    Nvm,
-    /// 110b: all I/O command sets that the controller supports.
-    AllSupported,
-    /// 111b: admin commands only.
-    AdminOnly,
-    /// Any other value.
-    Reserved(u8),
-}
-
 /// CC.SHN: the shutdown that the host requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShutdownNotification {
@@ -48,70 +31,26 @@ pub enum ShutdownStatus {
     Reserved,
 }
 
-impl CommandSetSelected {
-    const fn raw(self) -> u8 {
-        match self {
-            CommandSetSelected::Nvm => 0,
-            CommandSetSelected::AllSupported => 6,
-            CommandSetSelected::AdminOnly => 7,
-            CommandSetSelected::Reserved(raw) => raw,
-        }
-    }
-}
-
 bit_fields! {
-    Cc {
-        0:0 en: bool, "Enable";
+    /// Controller Configuration (CC, Base 3.1.3.5). `Cc::default()` is a disabled controller.
+    Cc(u32) {
+        0:0 en with_en: bool, "Enable";
+        6:4 css with_css: u8, "Command Set Selected: 0 NVM, 6 all that are supported, 7 admin only";
         10:7 mps: u8, "Memory Page Size: pages of `2^(12 + mps)` bytes";
         13:11 ams: u8, "Arbitration Mechanism Selected: 0 round robin, 1 weighted round robin, 7 vendor specific";
-        19:16 iosqes: u8, "I/O Submission Queue Entry Size: entries of `2^iosqes` bytes";
-        23:20 iocqes: u8, "I/O Completion Queue Entry Size: entries of `2^iocqes` bytes";
+        19:16 iosqes with_iosqes: u8, "I/O Submission Queue Entry Size: entries of `2^iosqes` bytes";
+        23:20 iocqes with_iocqes: u8, "I/O Completion Queue Entry Size: entries of `2^iocqes` bytes";
         24:24 crime: bool, "Controller Ready Independent of Media Enable";
     }
 }
 
 impl Cc {
-    const fn with(self, hi: u32, lo: u32, value: u8) -> Cc {
-        Cc(with_bits(self.0 as u64, hi, lo, value as u64) as u32)
-    }
-
-    const fn get(self, hi: u32, lo: u32) -> u8 {
-        bits(self.0 as u64, hi, lo) as u8
-    }
-
-    /// Sets Enable.
-    pub const fn with_en(self, en: bool) -> Cc {
-        self.with(0, 0, en as u8)
-    }
-
-    /// Sets I/O Command Set Selected.
-    pub const fn with_css(self, css: CommandSetSelected) -> Cc {
-        self.with(6, 4, css.raw())
-    }
+    /// The value of [`Cc::css`] for all command sets that the controller supports.
+    pub const ALL_COMMAND_SETS: u8 = 6;
 
     /// Sets Shutdown Notification.
     pub const fn with_shn(self, shn: ShutdownNotification) -> Cc {
-        self.with(15, 14, shn as u8)
-    }
-
-    /// Sets I/O Submission Queue Entry Size: entries of `2^iosqes` bytes (6 for the NVM command set).
-    pub const fn with_iosqes(self, iosqes: u8) -> Cc {
-        self.with(19, 16, iosqes)
-    }
-
-    /// Sets I/O Completion Queue Entry Size: entries of `2^iocqes` bytes (4 for the NVM command set).
-    pub const fn with_iocqes(self, iocqes: u8) -> Cc {
-        self.with(23, 20, iocqes)
-    }
-
-    /// I/O Command Set Selected.
-    pub const fn css(self) -> CommandSetSelected {
-        match self.get(6, 4) {
-            0 => CommandSetSelected::Nvm,
-            6 => CommandSetSelected::AllSupported,
-            7 => CommandSetSelected::AdminOnly,
-            raw => CommandSetSelected::Reserved(raw),
-        }
+        Cc(with_bits(self.0 as u64, 15, 14, shn as u64) as u32)
     }
 
     /// Memory page size in bytes: 4 KiB to 128 MiB.
@@ -121,7 +60,7 @@ impl Cc {
 
     /// Shutdown Notification.
     pub const fn shn(self) -> ShutdownNotification {
-        match self.get(15, 14) {
+        match bits(self.0 as u64, 15, 14) {
             0 => ShutdownNotification::None,
             1 => ShutdownNotification::Normal,
             2 => ShutdownNotification::Abrupt,
@@ -135,7 +74,7 @@ impl fmt::Display for Cc {
         let state = if self.en() { "enabled" } else { "disabled" };
         write!(
             f,
-            "CC {:#010x} ({state}, CSS {:?}, pages of {} bytes, AMS {}, SHN {:?}, IOSQES {}, IOCQES {}{})",
+            "CC {:#010x} ({state}, CSS {}, pages of {} bytes, AMS {}, SHN {:?}, IOSQES {}, IOCQES {}{})",
             self.0,
             self.css(),
             self.page_size(),
@@ -148,14 +87,11 @@ impl fmt::Display for Cc {
     }
 }
 
-/// Controller Status (CSTS, Base 3.1.3.6).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Csts(pub u32);
-
 bit_fields! {
-    Csts {
-        0:0 rdy: bool, "Ready";
-        1:1 cfs: bool, "Controller Fatal Status";
+    /// Controller Status (CSTS, Base 3.1.3.6).
+    Csts(u32) {
+        0:0 rdy with_rdy: bool, "Ready";
+        1:1 cfs with_cfs: bool, "Controller Fatal Status";
         4:4 nssro: bool, "NVM Subsystem Reset Occurred";
         5:5 pp: bool, "Processing Paused";
     }
@@ -175,16 +111,6 @@ impl Csts {
     /// Returns whether every bit is set, as in a read from a device that has left the bus.
     pub const fn is_all_ones(self) -> bool {
         self.0 == u32::MAX
-    }
-
-    /// Sets Ready.
-    pub const fn with_rdy(self, rdy: bool) -> Csts {
-        Csts(with_bits(self.0 as u64, 0, 0, rdy as u64) as u32)
-    }
-
-    /// Sets Controller Fatal Status.
-    pub const fn with_cfs(self, cfs: bool) -> Csts {
-        Csts(with_bits(self.0 as u64, 1, 1, cfs as u64) as u32)
     }
 
     /// Sets Shutdown Status.
@@ -209,12 +135,9 @@ impl fmt::Display for Csts {
     }
 }
 
-/// Admin Queue Attributes (AQA, Base 3.1.3.8).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Aqa(pub u32);
-
 bit_fields! {
-    Aqa {
+    /// Admin Queue Attributes (AQA, Base 3.1.3.8).
+    Aqa(u32) {
         11:0 asqs_z: u16, "Admin Submission Queue Size, zero-based";
         27:16 acqs_z: u16, "Admin Completion Queue Size, zero-based";
     }
@@ -233,13 +156,6 @@ impl Aqa {
     }
 }
 
-impl fmt::Display for Aqa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (sq, cq) = (u32::from(self.asqs_z()) + 1, u32::from(self.acqs_z()) + 1);
-        write!(f, "AQA {:#010x} (submission {sq} entries, completion {cq} entries)", self.0)
-    }
-}
-
 reg_value!(Cc: u32, Csts: u32, Aqa: u32);
 
 #[cfg(test)]
@@ -251,15 +167,14 @@ mod tests {
         let cc = Cc::default().with_en(true).with_iosqes(6).with_iocqes(4);
         assert_eq!(cc.0, 0x0046_0001);
         assert_eq!((cc.en(), cc.iosqes(), cc.iocqes(), cc.page_size()), (true, 6, 4, 4096));
-        assert_eq!(cc.css(), CommandSetSelected::Nvm);
-        assert_eq!(cc.ams(), 0);
+        assert_eq!((cc.css(), cc.ams()), (0, 0));
     }
 
     #[test]
     fn cc_setters_replace_only_their_field() {
         let all = Cc(u32::MAX);
         assert_eq!(all.with_en(false).0, 0xffff_fffe);
-        assert_eq!(all.with_css(CommandSetSelected::Nvm).0, 0xffff_ff8f);
+        assert_eq!(all.with_css(0).0, 0xffff_ff8f);
         assert_eq!(all.with_shn(ShutdownNotification::None).0, 0xffff_3fff);
         assert_eq!(all.with_iosqes(0).0, 0xfff0_ffff);
         assert_eq!(all.with_iocqes(0).0, 0xff0f_ffff);
@@ -268,10 +183,7 @@ mod tests {
 
     #[test]
     fn cc_enumerations_round_trip() {
-        use CommandSetSelected::{AdminOnly, AllSupported, Nvm, Reserved};
-        for css in [Nvm, AllSupported, AdminOnly, Reserved(3)] {
-            assert_eq!(Cc::default().with_css(css).css(), css);
-        }
+        assert_eq!(Cc::default().with_css(Cc::ALL_COMMAND_SETS).css(), 6);
         use ShutdownNotification::{Abrupt, None, Normal};
         for shn in [None, Normal, Abrupt, ShutdownNotification::Reserved] {
             assert_eq!(Cc::default().with_shn(shn).shn(), shn);

@@ -5,12 +5,9 @@ use core::time::Duration;
 
 use super::{bit_fields, reg_value};
 
-/// Controller Capabilities (CAP, Base 3.1.3.1).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cap(pub u64);
-
 bit_fields! {
-    Cap {
+    /// Controller Capabilities (CAP, Base 3.1.3.1).
+    Cap(u64) {
         15:0 mqes_z: u16, "Maximum Queue Entries Supported, zero-based";
         16:16 cqr: bool, "Contiguous Queues Required";
         18:17 ams: u8, "Arbitration Mechanism Supported: bit 0 weighted round robin with urgent class, bit 1 vendor specific";
@@ -32,7 +29,7 @@ impl Cap {
         Duration::from_millis(self.to_500ms() as u64 * 500)
     }
 
-    /// Returns whether the NVM command set can be selected with [`super::CommandSetSelected::Nvm`].
+    /// Returns whether the NVM command set can be selected with [`super::Cc::css`].
     pub const fn css_nvm(self) -> bool {
         self.css() & 1 != 0
     }
@@ -45,34 +42,6 @@ impl Cap {
     /// The largest memory page in bytes: 4 KiB to 128 MiB.
     pub const fn page_size_max(self) -> u64 {
         4096 << self.mpsmax()
-    }
-}
-
-impl fmt::Display for Cap {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "CAP {:#018x} (queues up to {} entries, timeout {} ms, doorbell stride {} bytes, pages {} to {} bytes, \
-             command sets {:#04x}",
-            self.0,
-            u32::from(self.mqes_z()) + 1,
-            self.to().as_millis(),
-            4u32 << self.dstrd(),
-            self.page_size_min(),
-            self.page_size_max(),
-            self.css(),
-        )?;
-        for (set, name) in [
-            (self.cqr(), "CQR"),
-            (self.nssrs(), "NSSRS"),
-            (self.cmbs(), "CMBS"),
-            (self.pmrs(), "PMRS"),
-        ] {
-            if set {
-                write!(f, ", {name}")?;
-            }
-        }
-        f.write_str(")")
     }
 }
 

@@ -3,24 +3,14 @@
 //! A [`Cqe`] is a copy. The queue reads the entry from ring memory in the right order and validates SQID, CID and SQHD.
 
 use zerocopy::little_endian::{U16, U32};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 use super::ids::{Cid, Qid};
 use super::status::Status;
 
 /// Completion queue entry (Base 3.3.3.2).
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    KnownLayout,
-    Immutable,
-    Unaligned,
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
 pub struct Cqe {
@@ -62,27 +52,15 @@ impl Cqe {
 
     /// Builds an entry from its four dwords, each in host byte order.
     #[inline]
-    pub const fn from_dwords(dwords: [u32; 4]) -> Cqe {
-        let [dw0, dw1, dw2, dw3] = dwords;
-        Cqe {
-            dw0: U32::new(dw0),
-            dw1: U32::new(dw1),
-            sqhd: U16::new(dw2 as u16),
-            sqid: U16::new((dw2 >> 16) as u16),
-            cid: U16::new(dw3 as u16),
-            status_word: U16::new((dw3 >> 16) as u16),
-        }
+    pub fn from_dwords(dwords: [u32; 4]) -> Cqe {
+        transmute!(dwords.map(U32::new))
     }
 
     /// Returns the four dwords, each in host byte order.
     #[inline]
-    pub const fn to_dwords(self) -> [u32; 4] {
-        [
-            self.dw0.get(),
-            self.dw1.get(),
-            self.sqhd.get() as u32 | (self.sqid.get() as u32) << 16,
-            self.cid.get() as u32 | (self.status_word.get() as u32) << 16,
-        ]
+    pub fn to_dwords(self) -> [u32; 4] {
+        let dwords: [U32; 4] = transmute!(self);
+        dwords.map(U32::get)
     }
 
     /// Phase Tag: the controller inverts it on each pass through the queue.

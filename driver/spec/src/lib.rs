@@ -46,8 +46,7 @@ pub mod status;
 pub mod view;
 
 pub use command::{
-    AdminOpcode, Cns, CopyRange, DataPointer, DsmRange, FeatureSelect, IoOpcode, Psdt,
-    QueuePriority, Sqe,
+    AdminOpcode, Cns, CopyRange, DataPointer, DsmRange, FeatureSelect, IoOpcode, QueuePriority, Sqe,
 };
 pub use completion::Cqe;
 pub use feature::Fid;

@@ -4,23 +4,13 @@
 //! lists and the software controller walks them, each with its own code.
 
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 use super::ids::Iova;
 
 /// SGL descriptor (Base 4.1.2).
 #[derive(
-    Clone,
-    Copy,
-    Debug,
-    Default,
-    PartialEq,
-    Eq,
-    FromBytes,
-    IntoBytes,
-    KnownLayout,
-    Immutable,
-    Unaligned,
+    Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned,
 )]
 #[repr(C)]
 pub struct SglDescriptor {
@@ -71,20 +61,10 @@ impl SglDescriptor {
         SglDescriptor::new(iova, len_bytes, 0x30)
     }
 
-    /// Takes the two qwords of a command's data pointer.
-    #[inline]
-    pub const fn from_words(words: [U64; 2]) -> SglDescriptor {
-        let [l0, l1, l2, l3, r0, r1, r2, identifier] = words[1].get().to_le_bytes();
-        let length = U32::from_bytes([l0, l1, l2, l3]);
-        SglDescriptor { address: words[0], length, reserved: [r0, r1, r2], identifier }
-    }
-
     /// Returns the two qwords of a command's data pointer.
     #[inline]
     pub const fn to_words(self) -> [U64; 2] {
-        let [r0, r1, r2] = self.reserved;
-        let [l0, l1, l2, l3] = self.length.to_bytes();
-        [self.address, U64::from_bytes([l0, l1, l2, l3, r0, r1, r2, self.identifier])]
+        transmute!(self)
     }
 
     /// Address of the data or of the next segment.

@@ -12,7 +12,7 @@ mod range;
 use core::fmt;
 
 use zerocopy::little_endian::{U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned, transmute};
 
 pub use admin::{AttachmentSelect, Cns, FeatureSelect, QueuePriority};
 pub use opcode::{AdminOpcode, IoOpcode};
@@ -54,19 +54,6 @@ pub struct Sqe {
 }
 
 const _: () = assert!(size_of::<Sqe>() == 64);
-
-/// PRP or SGL for Data Transfer (CDW0.PSDT).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Psdt {
-    /// 00b: PRPs.
-    Prp,
-    /// 01b: an SGL; the metadata pointer is the address of one contiguous buffer.
-    Sgl,
-    /// 10b: an SGL; the metadata pointer is the address of an SGL segment.
-    SglWithMetadataSgl,
-    /// 11b.
-    Reserved,
-}
 
 /// Where a command's data lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,67 +116,22 @@ impl Sqe {
 
     /// Builds an entry from its dwords in host byte order, unchecked, for raw passthrough.
     #[inline]
-    pub const fn from_dwords(dwords: [u32; 16]) -> Sqe {
-        const fn pair(lo: u32, hi: u32) -> U64 {
-            U64::new(lo as u64 | (hi as u64) << 32)
-        }
-        let [d0, d1, d2, d3, d4, d5, d6, d7, d8, d9, d10, d11, d12, d13, d14, d15] = dwords;
-        Sqe {
-            cdw0: U32::new(d0),
-            nsid: U32::new(d1),
-            cdw2: U32::new(d2),
-            cdw3: U32::new(d3),
-            mptr: pair(d4, d5),
-            dptr: [pair(d6, d7), pair(d8, d9)],
-            cdw10: U32::new(d10),
-            cdw11: U32::new(d11),
-            cdw12: U32::new(d12),
-            cdw13: U32::new(d13),
-            cdw14: U32::new(d14),
-            cdw15: U32::new(d15),
-        }
+    pub fn from_dwords(dwords: [u32; 16]) -> Sqe {
+        transmute!(dwords.map(U32::new))
     }
 
     /// Returns the dwords in host byte order.
     #[inline]
-    pub const fn to_dwords(self) -> [u32; 16] {
-        let [mptr, dptr0, dptr1] = [self.mptr.get(), self.dptr[0].get(), self.dptr[1].get()];
-        [
-            self.cdw0.get(),
-            self.nsid.get(),
-            self.cdw2.get(),
-            self.cdw3.get(),
-            mptr as u32,
-            (mptr >> 32) as u32,
-            dptr0 as u32,
-            (dptr0 >> 32) as u32,
-            dptr1 as u32,
-            (dptr1 >> 32) as u32,
-            self.cdw10.get(),
-            self.cdw11.get(),
-            self.cdw12.get(),
-            self.cdw13.get(),
-            self.cdw14.get(),
-            self.cdw15.get(),
-        ]
+    pub fn to_dwords(self) -> [u32; 16] {
+        let dwords: [U32; 16] = transmute!(self);
+        dwords.map(U32::get)
     }
 
     /// Returns the entry as qwords in host byte order: dword `2n` is the lower half of qword `n`.
     #[inline]
-    pub const fn to_qwords(self) -> [u64; 8] {
-        const fn pair(lo: U32, hi: U32) -> u64 {
-            lo.get() as u64 | (hi.get() as u64) << 32
-        }
-        [
-            pair(self.cdw0, self.nsid),
-            pair(self.cdw2, self.cdw3),
-            self.mptr.get(),
-            self.dptr[0].get(),
-            self.dptr[1].get(),
-            pair(self.cdw10, self.cdw11),
-            pair(self.cdw12, self.cdw13),
-            pair(self.cdw14, self.cdw15),
-        ]
+    pub fn to_qwords(self) -> [u64; 8] {
+        let qwords: [U64; 8] = transmute!(self);
+        qwords.map(U64::get)
     }
 
     /// Opcode as a number; its meaning depends on the queue.
@@ -208,14 +150,9 @@ impl Sqe {
         IoOpcode(self.opcode())
     }
 
-    /// PRP or SGL for Data Transfer.
-    pub const fn psdt(&self) -> Psdt {
-        match self.cdw0.get() >> 14 & 3 {
-            0 => Psdt::Prp,
-            1 => Psdt::Sgl,
-            2 => Psdt::SglWithMetadataSgl,
-            _ => Psdt::Reserved,
-        }
+    /// PRP or SGL for Data Transfer: 0 for PRPs, 1 for an SGL.
+    pub const fn psdt(&self) -> u8 {
+        (self.cdw0.get() >> 14) as u8 & 3
     }
 
     /// Command identifier.
@@ -237,11 +174,6 @@ impl Sqe {
     /// Second PRP entry; valid if PSDT is PRP.
     pub const fn prp2(&self) -> Iova {
         Iova(self.dptr[1].get())
-    }
-
-    /// SGL entry 1; valid if PSDT is SGL.
-    pub const fn sgl1(&self) -> SglDescriptor {
-        SglDescriptor::from_words(self.dptr)
     }
 
     const fn with_cdw10(self, cdw10: u32) -> Sqe {
@@ -266,7 +198,7 @@ impl fmt::Debug for Sqe {
             self.cid(),
             self.nsid()
         )?;
-        write!(f, ", {:?} {:#x} {:#x}", self.psdt(), self.dptr[0].get(), self.dptr[1].get())?;
+        write!(f, ", PSDT {} {:#x} {:#x}", self.psdt(), self.dptr[0].get(), self.dptr[1].get())?;
         let dwords = self.to_dwords();
         write!(f, ", cdw10.. {:x?})", &dwords[10..])
     }
@@ -281,9 +213,9 @@ mod tests {
     fn dptr_sets_psdt_and_clears_it_again() {
         let sgl = SglDescriptor::data_block(Iova(0x1000), 512);
         let sqe = Sqe::new(2, Nsid(1)).with_cid(Cid(0xffff)).with_dptr(DataPointer::Sgl(sgl));
-        assert_eq!((sqe.psdt(), sqe.sgl1(), sqe.cid()), (Psdt::Sgl, sgl, Cid(0xffff)));
+        assert_eq!((sqe.psdt(), sqe.dptr, sqe.cid()), (1, sgl.to_words(), Cid(0xffff)));
         let sqe = sqe.with_dptr(DataPointer::Prp { prp1: Iova(1), prp2: Iova(2) });
-        assert_eq!((sqe.psdt(), sqe.prp1(), sqe.prp2()), (Psdt::Prp, Iova(1), Iova(2)));
+        assert_eq!((sqe.psdt(), sqe.prp1(), sqe.prp2()), (0, Iova(1), Iova(2)));
         let sqe = sqe.with_dptr(DataPointer::None);
         assert_eq!((sqe.prp1(), sqe.prp2(), sqe.opcode()), (Iova(0), Iova(0), 2));
     }
@@ -314,7 +246,7 @@ mod tests {
             let before = Sqe::from_dwords(dwords);
             let descriptor = SglDescriptor::segment(Iova(iova), len);
             let after = before.with_cid(Cid(cid)).with_dptr(DataPointer::Sgl(descriptor));
-            prop_assert_eq!((after.cid(), after.sgl1(), after.psdt()), (Cid(cid), descriptor, Psdt::Sgl));
+            prop_assert_eq!((after.cid(), after.dptr, after.psdt()), (Cid(cid), descriptor.to_words(), 1));
             prop_assert_eq!(after.cdw0.get() & 0x3fff, before.cdw0.get() & 0x3fff);
             prop_assert_eq!(&after.to_dwords()[1..6], &before.to_dwords()[1..6]);
             prop_assert_eq!(&after.to_dwords()[10..], &before.to_dwords()[10..]);

@@ -1,24 +1,21 @@
 //! Media in a sparse file.
 //!
-//! Positioned reads and writes through one bounce buffer. The page cache acts as the volatile write cache: Flush and
+//! Positioned reads and writes. The page cache acts as the volatile write cache: Flush and
 //! FUA are fdatasync, and Deallocate punches a hole.
 
 use std::fs::{File, OpenOptions};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::error::{MediaError, MediaResult};
+use super::error::MediaResult;
 use crate::error::{Error, Result};
-use crate::memory::Dma;
-use adit_spec::Iova;
 
-const BOUNCE_BYTES: usize = 128 << 10;
+const ZEROS_BYTES_MAX: u64 = 128 << 10;
 
 #[derive(Debug)]
 pub(crate) struct FileMedia {
     file: File,
     bytes: u64,
-    bounce: Vec<u8>,
 }
 
 impl FileMedia {
@@ -45,63 +42,11 @@ impl FileMedia {
         if present < bytes {
             file.set_len(bytes).map_err(|why| refused("make it longer", why))?;
         }
-        Ok(FileMedia { file, bytes, bounce: vec![0; BOUNCE_BYTES] })
+        Ok(FileMedia { file, bytes })
     }
 
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
-    }
-
-    pub(super) fn read(&mut self, offset: u64, dma: &Dma<'_>, to: Iova, len: usize) -> MediaResult {
-        let FileMedia { file, bounce, .. } = self;
-        in_chunks(bounce, len as u64, |done, chunk| {
-            file.read_exact_at(chunk, offset + done)?;
-            Ok(dma.write(Iova(to.0.wrapping_add(done)), chunk)?)
-        })
-    }
-
-    pub(super) fn write(
-        &mut self,
-        offset: u64,
-        dma: &Dma<'_>,
-        from: Iova,
-        len: usize,
-    ) -> MediaResult {
-        let FileMedia { file, bounce, .. } = self;
-        in_chunks(bounce, len as u64, |done, chunk| {
-            dma.read(Iova(from.0.wrapping_add(done)), chunk)?;
-            Ok(file.write_all_at(chunk, offset + done)?)
-        })
-    }
-
-    pub(super) fn compare(
-        &mut self,
-        offset: u64,
-        dma: &Dma<'_>,
-        with: Iova,
-        len: usize,
-    ) -> MediaResult {
-        let FileMedia { file, bounce, .. } = self;
-        let (ours, theirs) = bounce.split_at_mut(BOUNCE_BYTES / 2);
-        in_chunks(ours, len as u64, |done, ours| {
-            file.read_exact_at(ours, offset + done)?;
-            let theirs = &mut theirs[..ours.len()];
-            dma.read(Iova(with.0.wrapping_add(done)), theirs)?;
-            if ours == theirs { Ok(()) } else { Err(MediaError::Differ) }
-        })
-    }
-
-    pub(super) fn copy(&mut self, from: u64, to: u64, len: u64) -> MediaResult {
-        let FileMedia { file, bounce, .. } = self;
-        in_chunks(bounce, len, |done, chunk| {
-            file.read_exact_at(chunk, from + done)?;
-            Ok(file.write_all_at(chunk, to + done)?)
-        })
-    }
-
-    pub(super) fn verify(&mut self, offset: u64, len: u64) -> MediaResult {
-        let FileMedia { file, bounce, .. } = self;
-        in_chunks(bounce, len, |done, chunk| Ok(file.read_exact_at(chunk, offset + done)?))
     }
 
     /// Punches a hole; writes zeros where the file system does not support holes.
@@ -109,9 +54,14 @@ impl FileMedia {
         if len == 0 || adit_shared::punch_hole(&self.file, offset, len).is_ok() {
             return Ok(());
         }
-        let FileMedia { file, bounce, .. } = self;
-        bounce.fill(0);
-        in_chunks(bounce, len, |done, chunk| Ok(file.write_all_at(chunk, offset + done)?))
+        let zeros = vec![0; len.min(ZEROS_BYTES_MAX) as usize];
+        let mut done = 0;
+        while done < len {
+            let now = (len - done).min(ZEROS_BYTES_MAX);
+            self.file.write_all_at(&zeros[..now as usize], offset + done)?;
+            done += now;
+        }
+        Ok(())
     }
 
     pub(super) fn load(&mut self, offset: u64, into: &mut [u8]) -> MediaResult {
@@ -125,19 +75,4 @@ impl FileMedia {
     pub(super) fn flush(&mut self) -> MediaResult {
         Ok(self.file.sync_data()?)
     }
-}
-
-/// Calls `step(bytes done, chunk)` until `len` bytes have passed through the buffer.
-fn in_chunks(
-    buffer: &mut [u8],
-    len: u64,
-    mut step: impl FnMut(u64, &mut [u8]) -> MediaResult,
-) -> MediaResult {
-    let mut done = 0;
-    while done < len {
-        let chunk = (len - done).min(buffer.len() as u64);
-        step(done, &mut buffer[..chunk as usize])?;
-        done += chunk;
-    }
-    Ok(())
 }

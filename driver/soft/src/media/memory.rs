@@ -8,12 +8,7 @@
 
 use memmap2::{Advice, MmapMut, MmapOptions};
 
-use super::error::{MediaError, MediaResult};
 use crate::error::{Error, Result};
-use crate::memory::Dma;
-use adit_spec::Iova;
-
-const COMPARE_CHUNK: usize = 4096;
 
 #[derive(Debug)]
 pub(crate) struct MemoryMedia {
@@ -51,30 +46,6 @@ impl MemoryMedia {
     #[inline]
     pub(super) fn slice_mut(&mut self, offset: u64, len: usize) -> &mut [u8] {
         &mut self.map[offset as usize..][..len]
-    }
-
-    pub(super) fn compare(
-        &self,
-        offset: u64,
-        dma: &Dma<'_>,
-        with: Iova,
-        len: usize,
-    ) -> MediaResult {
-        let mut theirs = [0; COMPARE_CHUNK];
-        for (index, ours) in self.slice(offset, len).chunks(COMPARE_CHUNK).enumerate() {
-            let at = with.0.wrapping_add((index * COMPARE_CHUNK) as u64);
-            let theirs = &mut theirs[..ours.len()];
-            dma.read(Iova(at), theirs)?;
-            if ours != theirs {
-                return Err(MediaError::Differ);
-            }
-        }
-        Ok(())
-    }
-
-    pub(super) fn copy(&mut self, from: u64, to: u64, len: u64) {
-        let from = from as usize;
-        self.map.copy_within(from..from + len as usize, to as usize);
     }
 
     pub(super) fn zero(&mut self, offset: u64, len: u64) {

@@ -20,10 +20,8 @@ mod store;
 use self::error::MediaResult;
 use self::file::FileMedia;
 use self::memory::MemoryMedia;
-use super::memory::Dma;
 use super::options::{Options, Storage};
 use crate::error::Result;
-use adit_spec::Iova;
 
 pub(super) use error::MediaError;
 pub(super) use store::{LbaRun, Store};
@@ -54,42 +52,17 @@ impl Media {
         }
     }
 
-    /// Copies from `offset` to the host.
+    fn is_null(&self) -> bool {
+        matches!(self, Media::Null(_))
+    }
+
+    /// Returns the bytes from `offset` on, if they lie in memory.
     #[inline]
-    fn read(&mut self, offset: u64, dma: &Dma<'_>, to: Iova, len: usize) -> MediaResult {
+    fn slice_mut(&mut self, offset: u64, len: usize) -> Option<&mut [u8]> {
         match self {
-            Media::Memory(memory) => Ok(dma.write(to, memory.slice(offset, len))?),
-            Media::File(file) => file.read(offset, dma, to, len),
-            Media::Null(_) => Ok(()),
+            Media::Memory(memory) => Some(memory.slice_mut(offset, len)),
+            Media::File(_) | Media::Null(_) => None,
         }
-    }
-
-    /// Copies from the host to `offset`.
-    #[inline]
-    fn write(&mut self, offset: u64, dma: &Dma<'_>, from: Iova, len: usize) -> MediaResult {
-        match self {
-            Media::Memory(memory) => Ok(dma.read(from, memory.slice_mut(offset, len))?),
-            Media::File(file) => file.write(offset, dma, from, len),
-            Media::Null(_) => Ok(()),
-        }
-    }
-
-    fn compare(&mut self, offset: u64, dma: &Dma<'_>, with: Iova, len: usize) -> MediaResult {
-        match self {
-            Media::Memory(memory) => memory.compare(offset, dma, with, len),
-            Media::File(file) => file.compare(offset, dma, with, len),
-            Media::Null(_) => Ok(()),
-        }
-    }
-
-    /// Copies inside the media. The result for overlapping ranges is undefined, as in the specification.
-    fn copy(&mut self, from: u64, to: u64, len: u64) -> MediaResult {
-        match self {
-            Media::Memory(memory) => memory.copy(from, to, len),
-            Media::File(file) => return file.copy(from, to, len),
-            Media::Null(_) => {}
-        }
-        Ok(())
     }
 
     /// Makes the range read as zeros; frees its space where possible.
@@ -119,14 +92,6 @@ impl Media {
             Media::Null(_) => {}
         }
         Ok(())
-    }
-
-    /// Reads the range and discards it (Verify).
-    fn verify(&mut self, offset: u64, len: u64) -> MediaResult {
-        match self {
-            Media::File(file) => file.verify(offset, len),
-            Media::Memory(_) | Media::Null(_) => Ok(()),
-        }
     }
 
     fn flush(&mut self) -> MediaResult {

@@ -12,7 +12,8 @@ use adit_spec::Iova;
 
 /// Size of the cache that commands in flight pass through at a power cut.
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
-const CHUNK_BYTES: usize = 4096;
+/// Most bytes that are moved at once unless the media are memory.
+const CHUNK_BYTES: usize = 128 << 10;
 
 /// A run of whole LBAs of the storage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,17 +31,24 @@ pub(crate) struct Store {
     media: Media,
     cache: Option<Box<Cache>>,
     defects: Defects,
+    /// What passes between the host and media that are not memory, or a cache.
+    chunk: Vec<u8>,
 }
 
 impl Store {
     pub(crate) fn open(options: &Options) -> Result<Store> {
         let cache =
             (options.vwc_bytes > 0).then(|| Box::new(Cache::new(options.vwc_bytes, options.seed)));
-        Ok(Store { media: Media::open(options)?, cache, defects: Defects::default() })
+        let chunk = vec![0; CHUNK_BYTES];
+        Ok(Store { media: Media::open(options)?, cache, defects: Defects::default(), chunk })
     }
 
     pub(crate) fn bytes(&self) -> u64 {
         self.media.bytes()
+    }
+
+    fn has_cached(&self) -> bool {
+        self.cache.as_ref().is_some_and(|cache| !cache.is_empty())
     }
 
     /// Fails if a part of the run is unreadable.
@@ -67,18 +75,17 @@ impl Store {
     /// Copies from `offset` to the host.
     #[inline]
     pub(crate) fn read(&mut self, offset: u64, dma: &Dma<'_>, to: Iova, len: usize) -> MediaResult {
-        match &self.cache {
-            Some(cache) if !cache.is_empty() => self.read_cached(offset, dma, to, len),
-            _ => self.media.read(offset, dma, to, len),
+        if !self.has_cached() {
+            if let Some(bytes) = self.media.slice_mut(offset, len) {
+                return Ok(dma.write(to, bytes)?);
+            }
+            if self.media.is_null() {
+                return Ok(());
+            }
         }
-    }
-
-    fn read_cached(&mut self, offset: u64, dma: &Dma<'_>, to: Iova, len: usize) -> MediaResult {
-        let mut chunk = [0; CHUNK_BYTES];
-        in_chunks(offset, len as u64, |at, len| {
-            let chunk = &mut chunk[..len];
-            self.load(at, chunk)?;
-            Ok(dma.write(Iova(to.0.wrapping_add(at - offset)), chunk)?)
+        self.in_chunks(len as u64, |store, done, chunk| {
+            store.load(offset + done, chunk)?;
+            Ok(dma.write(Iova(to.0.wrapping_add(done)), chunk)?)
         })
     }
 
@@ -91,17 +98,18 @@ impl Store {
         from: Iova,
         len: usize,
     ) -> MediaResult {
-        match &mut self.cache {
-            None => self.media.write(offset, dma, from, len),
-            Some(cache) => {
-                let mut chunk = [0; CHUNK_BYTES];
-                in_chunks(offset, len as u64, |at, len| {
-                    let chunk = &mut chunk[..len];
-                    dma.read(Iova(from.0.wrapping_add(at - offset)), chunk)?;
-                    cache.put(at, chunk, &mut self.media)
-                })
+        if self.cache.is_none() {
+            if let Some(bytes) = self.media.slice_mut(offset, len) {
+                return Ok(dma.read(from, bytes)?);
+            }
+            if self.media.is_null() {
+                return Ok(());
             }
         }
+        self.in_chunks(len as u64, |store, done, chunk| {
+            dma.read(Iova(from.0.wrapping_add(done)), chunk)?;
+            store.put(offset + done, chunk)
+        })
     }
 
     pub(crate) fn compare(
@@ -111,27 +119,23 @@ impl Store {
         with: Iova,
         len: usize,
     ) -> MediaResult {
-        if self.cache.as_ref().is_none_or(|cache| cache.is_empty()) {
-            return self.media.compare(offset, dma, with, len);
+        if self.media.is_null() && !self.has_cached() {
+            return Ok(());
         }
-        let (mut ours, mut theirs) = ([0; CHUNK_BYTES], [0; CHUNK_BYTES]);
-        in_chunks(offset, len as u64, |at, len| {
-            let (ours, theirs) = (&mut ours[..len], &mut theirs[..len]);
-            self.load(at, ours)?;
-            dma.read(Iova(with.0.wrapping_add(at - offset)), theirs)?;
-            if ours == theirs { Ok(()) } else { Err(MediaError::Differ) }
+        self.in_chunks(len as u64, |store, done, ours| {
+            store.load(offset + done, ours)?;
+            let mut theirs = vec![0; ours.len()];
+            dma.read(Iova(with.0.wrapping_add(done)), &mut theirs)?;
+            if *ours == *theirs { Ok(()) } else { Err(MediaError::Differ) }
         })
     }
 
-    /// Copies inside the storage to a part of the announced run.
+    /// Copies inside the storage to a part of the announced run. The result for overlapping ranges is undefined, as in
+    /// the specification.
     pub(crate) fn copy(&mut self, from: u64, to: u64, len: u64) -> MediaResult {
-        if self.cache.is_none() {
-            return self.media.copy(from, to, len);
-        }
-        let mut chunk = [0; CHUNK_BYTES];
-        in_chunks(from, len, |at, len| {
-            self.load(at, &mut chunk[..len])?;
-            self.put(to + (at - from), &chunk[..len])
+        self.in_chunks(len, |store, done, chunk| {
+            store.load(from + done, chunk)?;
+            store.put(to + done, chunk)
         })
     }
 
@@ -141,7 +145,10 @@ impl Store {
             return self.erase(run.offset, run.len);
         }
         self.start_write(run)?;
-        in_chunks(run.offset, run.len, |at, len| self.put(at, &[0; CHUNK_BYTES][..len]))
+        self.in_chunks(run.len, |store, done, chunk| {
+            chunk.fill(0);
+            store.put(run.offset + done, chunk)
+        })
     }
 
     /// Makes an unused range read as zeros, permanently.
@@ -189,7 +196,7 @@ impl Store {
 
     /// Reads the range and discards it (Verify).
     pub(crate) fn verify(&mut self, offset: u64, len: u64) -> MediaResult {
-        self.media.verify(offset, len)
+        self.in_chunks(len, |store, done, chunk| store.load(offset + done, chunk))
     }
 
     /// Makes the range durable.
@@ -255,19 +262,21 @@ impl Store {
             None => self.media.store(offset, data),
         }
     }
-}
 
-/// Calls `step(offset, bytes)` for parts of `len` bytes from `offset`.
-fn in_chunks(
-    offset: u64,
-    len: u64,
-    mut step: impl FnMut(u64, usize) -> MediaResult,
-) -> MediaResult {
-    let mut done = 0;
-    while done < len {
-        let now = (len - done).min(CHUNK_BYTES as u64);
-        step(offset + done, now as usize)?;
-        done += now;
+    /// Calls `step(store, bytes done, chunk)` until `len` bytes have passed through the chunk.
+    fn in_chunks(
+        &mut self,
+        len: u64,
+        mut step: impl FnMut(&mut Store, u64, &mut [u8]) -> MediaResult,
+    ) -> MediaResult {
+        let mut chunk = std::mem::take(&mut self.chunk);
+        let (mut done, mut result) = (0, Ok(()));
+        while done < len && result.is_ok() {
+            let now = (len - done).min(CHUNK_BYTES as u64);
+            result = step(self, done, &mut chunk[..now as usize]);
+            done += now;
+        }
+        self.chunk = chunk;
+        result
     }
-    Ok(())
 }

@@ -19,7 +19,7 @@ use super::pending::Pending;
 use super::queue::{CompletionQueue, Queues, Rings, Shadow, SubmissionQueue};
 use super::registers::Registers;
 use super::state::{Events, Features, Life, Placements, Statistics};
-use super::transfer::{Rules, Transfer};
+use super::transfer::{DmaRanges, Rules};
 use crate::error::Result;
 use adit_shared::SharedPages;
 use adit_shared::Time;
@@ -45,7 +45,7 @@ pub struct Controller {
     pub(super) polls_shadow: bool,
     pub(super) media: Store,
     pub(super) namespaces: Namespaces,
-    pub(super) transfer: Transfer,
+    pub(super) transfer: DmaRanges,
     pub(super) features: Features,
     pub(super) events: Events,
     pub(super) statistics: Statistics,
@@ -87,7 +87,7 @@ impl Controller {
             polls_shadow: true,
             namespaces: Namespaces::new(&options, media.bytes())?,
             media,
-            transfer: Transfer::default(),
+            transfer: DmaRanges::default(),
             features: Features::new(&options),
             events: Events::default(),
             statistics: Statistics::default(),

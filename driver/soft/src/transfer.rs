@@ -15,7 +15,18 @@ pub(super) struct DmaRange {
     pub(super) len: u64,
 }
 
-/// The runs of one command in order; adjacent ones are merged.
+/// Controller limits for the walkers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rules {
+    /// CC.MPS in bytes.
+    pub(super) page_bytes: u64,
+    /// Longest transfer in bytes (MDTS).
+    pub(super) bytes_max: u64,
+    /// Supported SGLs.
+    pub(super) sgl: SglSupport,
+}
+
+/// The data of the current command: runs in order, of which adjacent ones are merged.
 #[derive(Debug, Default)]
 pub(super) struct DmaRanges(Vec<DmaRange>);
 
@@ -30,29 +41,6 @@ impl DmaRanges {
         }
     }
 
-    pub(super) fn as_slice(&self) -> &[DmaRange] {
-        &self.0
-    }
-}
-
-/// Controller limits for the walkers.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Rules {
-    /// CC.MPS in bytes.
-    pub(super) page_bytes: u64,
-    /// Longest transfer in bytes (MDTS).
-    pub(super) bytes_max: u64,
-    /// Supported SGLs.
-    pub(super) sgl: SglSupport,
-}
-
-/// The data of the current command.
-#[derive(Debug, Default)]
-pub(super) struct Transfer {
-    pieces: DmaRanges,
-}
-
-impl Transfer {
     /// Reads the PRPs or SGL of `command` for `len` bytes.
     pub(super) fn map(
         &mut self,
@@ -61,18 +49,18 @@ impl Transfer {
         rules: Rules,
         dma: &Dma<'_>,
     ) -> Result<&[DmaRange], Status> {
-        self.pieces.0.clear();
+        self.0.clear();
         if len > rules.bytes_max {
             return Err(INVALID_FIELD);
         }
         match command.pointer {
-            Pointer::Prp(prp) => prp::walk(dma, rules.page_bytes, prp, len, &mut self.pieces)?,
+            Pointer::Prp(prp) => prp::walk(dma, rules.page_bytes, prp, len, self)?,
             Pointer::Sgl(first) if rules.sgl != SglSupport::Off => {
-                sgl::walk(dma, rules.sgl, &first, len, &mut self.pieces)?;
+                sgl::walk(dma, rules.sgl, &first, len, self)?;
             }
             Pointer::Sgl(_) | Pointer::Reserved => return Err(INVALID_FIELD),
         }
-        Ok(self.pieces.as_slice())
+        Ok(&self.0)
     }
 
     /// Maps the command's data and fills it from `data`.

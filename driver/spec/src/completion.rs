@@ -44,12 +44,6 @@ impl Cqe {
         }
     }
 
-    /// Sets the second dword.
-    #[inline]
-    pub const fn with_dw1(self, dw1: u32) -> Cqe {
-        Cqe { dw1: U32::new(dw1), ..self }
-    }
-
     /// Builds an entry from its four dwords, each in host byte order.
     #[inline]
     pub fn from_dwords(dwords: [u32; 4]) -> Cqe {
@@ -92,12 +86,6 @@ impl Cqe {
     pub const fn sqhd(&self) -> u16 {
         self.sqhd.get()
     }
-
-    /// Returns the command specific result: dword 1 in the upper half, dword 0 in the lower.
-    #[inline]
-    pub const fn result(&self) -> u64 {
-        self.dw0.get() as u64 | (self.dw1.get() as u64) << 32
-    }
 }
 
 #[cfg(test)]
@@ -117,12 +105,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fields_round_trip(dw0: u32, dw1: u32, sqhd: u16, sqid: u16, cid: u16, bits in 0u16..0x8000, phase: bool) {
+        fn fields_round_trip(dw0: u32, sqhd: u16, sqid: u16, cid: u16, bits in 0u16..0x8000, phase: bool) {
             let status = Status::from_bits(bits);
-            let cqe = Cqe::new(dw0, sqhd, Qid(sqid), Cid(cid), status, phase).with_dw1(dw1);
+            let cqe = Cqe::new(dw0, sqhd, Qid(sqid), Cid(cid), status, phase);
             prop_assert_eq!(cqe.status(), status);
             prop_assert_eq!((cqe.sqhd(), cqe.sqid(), cqe.cid(), cqe.phase()), (sqhd, Qid(sqid), Cid(cid), phase));
-            prop_assert_eq!(cqe.result(), u64::from(dw1) << 32 | u64::from(dw0));
+            prop_assert_eq!(cqe.dw0.get(), dw0);
             prop_assert_eq!(Cqe::from_dwords(cqe.to_dwords()), cqe);
         }
 

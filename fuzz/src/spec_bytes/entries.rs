@@ -11,7 +11,7 @@ pub(super) fn completion(bytes: &[u8]) {
     for entry in bytes.chunks_exact(size_of::<Cqe>()).take(16) {
         let Some(cqe) = Cqe::view(entry) else { continue };
         show(cqe, None);
-        look!(cqe; phase, status, cid, sqid, sqhd, result, to_dwords);
+        look!(cqe; phase, status, cid, sqid, sqhd, to_dwords);
         assert_eq!(Cqe::from_dwords(cqe.to_dwords()), *cqe, "dwords are the bytes");
         status(cqe.status());
     }

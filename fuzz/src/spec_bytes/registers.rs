@@ -55,7 +55,6 @@ fn memory_buffer(raw: u64) {
     show(&size, None);
     look!(size; sqs, cqs, lists, rds, wds, szu, sz, unit_bytes, size_bytes);
     show(&Cmbmsc(raw), None);
-    look!(Cmbmsc(raw); cre, cmse, cba);
     show(&Cmbsts(raw as u32), None);
     look!(Cmbsts(raw as u32); cbai);
 }

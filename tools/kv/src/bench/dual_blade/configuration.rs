@@ -1,7 +1,5 @@
 //! The configurations of Dual-Blade's table III.
 
-use std::str::FromStr;
-
 /// The paths that a run uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Configuration {
@@ -35,34 +33,15 @@ impl Configuration {
     }
 }
 
-/// One configuration, or all of them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Configurations {
-    All,
-    One(Configuration),
-}
-
-impl Configurations {
-    pub(super) fn list(self) -> Vec<Configuration> {
-        match self {
-            Configurations::All => Configuration::ALL.to_vec(),
-            Configurations::One(one) => vec![one],
-        }
+/// Returns the one that is named, or all of them.
+pub(super) fn listed(text: &str) -> Result<&'static [Configuration], String> {
+    if text == "all" {
+        return Ok(&Configuration::ALL);
     }
-}
-
-impl FromStr for Configurations {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Configurations, String> {
-        if text == "all" {
-            return Ok(Configurations::All);
-        }
-        let found = Configuration::ALL.into_iter().find(|one| one.name() == text);
-        found.map(Configurations::One).ok_or_else(|| {
-            format!("'{text}' is not a configuration: use all, mmap, fadvise, direct or dual")
-        })
-    }
+    let found = (&Configuration::ALL).into_iter().find(|one| one.name() == text);
+    found.map(std::slice::from_ref).ok_or_else(|| {
+        format!("'{text}' is not a configuration: use all, mmap, fadvise, direct or dual")
+    })
 }
 
 #[cfg(test)]
@@ -71,9 +50,8 @@ mod tests {
 
     #[test]
     fn configurations_are_named_one_by_one_or_all() {
-        assert_eq!("all".parse::<Configurations>().expect("all").list().len(), 4);
-        let dual = "dual".parse::<Configurations>().expect("it is one");
-        assert_eq!(dual.list(), [Configuration::Dual]);
-        assert!("best".parse::<Configurations>().expect_err("none").contains("fadvise"));
+        assert_eq!(listed("all").expect("all").len(), 4);
+        assert_eq!(listed("dual").expect("it is one"), [Configuration::Dual]);
+        assert!(listed("best").expect_err("none").contains("fadvise"));
     }
 }

@@ -34,7 +34,7 @@ pub(super) use options::{Task, TensorArgs};
 
 use self::cgroup::Cgroup;
 use self::child::Loop;
-use self::configuration::{Configuration, Configurations};
+use self::configuration::Configuration;
 use self::options::Plan;
 use self::outcome::{Line, Outcome};
 use self::report::{Report, Run};
@@ -55,7 +55,7 @@ const LOOK: Duration = Duration::from_millis(100);
 pub(super) fn run(args: &KvBenchArgs, task: Task) -> Result<()> {
     let tensors = &args.tensors;
     let plan = Plan::of(tensors, task, args.model.as_deref(), &args.store().devices()?)?;
-    if let Some(Configurations::One(configuration)) = tensors.child {
+    if let Some(&[configuration]) = tensors.child {
         let (h2d, gpu, stamps, ahead) = (tensors.h2d, tensors.gpu, args.verify, tensors.ahead);
         let loops = Loop { configuration, h2d, gpu, stamps, ahead };
         return child::run(plan.options(configuration, args.size), &loops);

@@ -9,7 +9,7 @@ use adit_driver::Target;
 use adit_tensors::{Extent, Knob, Model, RunOptions, Shape};
 use clap::Args;
 
-use super::configuration::{Configuration, Configurations};
+use super::configuration::{Configuration, listed};
 use crate::bench::kept;
 use crate::failure::{Failure, Result};
 use crate::{human, store, units};
@@ -45,8 +45,8 @@ pub(in crate::bench) struct TensorArgs {
     pub(super) memory_limit: Vec<Limit>,
 
     /// all, or some of mmap, fadvise, direct, dual
-    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "dual")]
-    config: Vec<Configurations>,
+    #[arg(long, value_name = "NAME,...", value_delimiter = ',', default_value = "dual", value_parser = listed)]
+    config: Vec<&'static [Configuration]>,
 
     /// Bandwidth between pinned memory and the GPU, which is a model: bytes per second in each direction
     #[arg(long, value_name = "SIZE", default_value = "12g", value_parser = units::bytes)]
@@ -81,8 +81,8 @@ pub(in crate::bench) struct TensorArgs {
     pub(super) picture: Option<PathBuf>,
 
     /// The configuration to run in this process, which was started for it
-    #[arg(long, hide = true)]
-    pub(super) child: Option<Configurations>,
+    #[arg(long, hide = true, value_parser = listed)]
+    pub(super) child: Option<&'static [Configuration]>,
 }
 
 /// A task: its name, and the tokens of its prompt and answer.
@@ -172,9 +172,9 @@ impl Plan {
         let answer = args.r#gen.unwrap_or(task.answer);
         let prompt = scaled(args.prompt.unwrap_or(task.prompt), answer, args.scale);
         let mut configurations: Vec<Configuration> = Vec::new();
-        for one in args.config.iter().flat_map(|some| some.list()) {
-            if !configurations.contains(&one) {
-                configurations.push(one);
+        for one in args.config.iter().copied().flatten() {
+            if !configurations.contains(one) {
+                configurations.push(*one);
             }
         }
         let target = match targets {

@@ -289,7 +289,8 @@ impl Error {
         Error::Media { device: device.to_owned(), why: why.to_string(), fix: fix.to_string() }
     }
 
-    pub(crate) fn invalid(what: &'static str, value: impl ToString, fix: impl ToString) -> Error {
+    /// Creates the error of an argument or option: its name, its value, and how to correct it.
+    pub fn invalid(what: &'static str, value: impl ToString, fix: impl ToString) -> Error {
         Error::Invalid { what, value: value.to_string(), fix: fix.to_string() }
     }
 }

@@ -10,10 +10,12 @@
 //! one of them sees the other, so that no wake-up is lost, and nothing is rung for a side that is awake or waits for
 //! something else.
 
+use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use adit_shared::Atomics;
-use zerocopy::transmute;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::wire::{
     DEPTH_MAX, DONE_HEAD_WORDS, DONE_WORDS, Done, ENTRY_WORDS, HEAD_WORDS, RequestEntry,
@@ -73,15 +75,58 @@ impl Rings {
         &self.memory.words()[index]
     }
 
-    fn request(&self, number: u64) -> &[AtomicU64] {
-        let at = PAGE / 8 + (number % self.depth) as usize * ENTRY_WORDS;
-        &self.memory.words()[at..at + ENTRY_WORDS]
+    /// Returns the place of an entry.
+    fn place<E: Entry>(&self, number: u64) -> &[AtomicU64] {
+        let at = PAGE / 8 + E::start(self.depth) + (number % self.depth) as usize * E::WORDS;
+        &self.memory.words()[at..at + E::WORDS]
+    }
+}
+
+/// An entry of one of the rings: some words, of which the first say how many of the others mean something.
+pub(crate) trait Entry: FromBytes + IntoBytes + Immutable + KnownLayout {
+    /// The word that counts the entries that were written.
+    const TAIL: usize;
+    /// The word that counts the entries that were taken.
+    const HEAD: usize;
+    /// Words of an entry.
+    const WORDS: usize;
+    /// Words that are always sent, and say how many of the others are.
+    const HEAD_WORDS: usize;
+
+    /// Returns the first word of the ring's entries, counted from the end of the first page.
+    fn start(depth: u64) -> usize;
+
+    /// Returns how many of its words mean something.
+    fn words(&self) -> usize;
+}
+
+impl Entry for RequestEntry {
+    const TAIL: usize = REQUESTS_TAIL;
+    const HEAD: usize = REQUESTS_HEAD;
+    const WORDS: usize = ENTRY_WORDS;
+    const HEAD_WORDS: usize = HEAD_WORDS;
+
+    fn start(_: u64) -> usize {
+        0
     }
 
-    fn answer(&self, number: u64) -> &[AtomicU64] {
-        let requests = PAGE / 8 + self.depth as usize * ENTRY_WORDS;
-        let at = requests + (number % self.depth) as usize * DONE_WORDS;
-        &self.memory.words()[at..at + DONE_WORDS]
+    fn words(&self) -> usize {
+        RequestEntry::words(self)
+    }
+}
+
+impl Entry for Done {
+    const TAIL: usize = ANSWERS_TAIL;
+    const HEAD: usize = ANSWERS_HEAD;
+    const WORDS: usize = DONE_WORDS;
+    const HEAD_WORDS: usize = DONE_HEAD_WORDS;
+
+    fn start(depth: u64) -> usize {
+        depth as usize * ENTRY_WORDS
+    }
+
+    fn words(&self) -> usize {
+        Done::words(self)
     }
 }
 
@@ -140,51 +185,65 @@ impl Sleep {
     }
 }
 
-/// The client's end of the requests.
+/// The end of a ring that writes entries.
 #[derive(Debug)]
-pub(crate) struct Asking {
+pub(crate) struct Producer<E> {
     rings: Rings,
     tail: u64,
+    entries: PhantomData<E>,
 }
 
-impl Asking {
-    pub(crate) fn new(rings: &Rings) -> Asking {
-        Asking { rings: rings.clone(), tail: 0 }
+/// The client's end of the requests.
+pub(crate) type Asking = Producer<RequestEntry>;
+/// The server's end of the answers.
+pub(crate) type Answering = Producer<Done>;
+
+impl<E: Entry> Producer<E> {
+    pub(crate) fn new(rings: &Rings) -> Producer<E> {
+        Producer { rings: rings.clone(), tail: 0, entries: PhantomData }
     }
 
     /// Returns how many entries there is room for.
     ///
     /// # Errors
-    /// [`Broken`] if the server cannot have taken so many.
+    /// [`Broken`] if the other side cannot have taken so many.
     pub(crate) fn room(&self) -> Result<u64, Broken> {
-        let head = self.rings.word(REQUESTS_HEAD).load(Ordering::Acquire);
+        let head = self.rings.word(E::HEAD).load(Ordering::Acquire);
         self.rings.depth.checked_sub(self.tail.wrapping_sub(head)).ok_or(Broken)
     }
 
-    /// Writes an entry, which [`Asking::publish`] publishes. There is room for it.
-    pub(crate) fn push(&mut self, entry: &RequestEntry) {
-        let count = entry.words();
-        let words: [u64; ENTRY_WORDS] = transmute!(*entry);
-        write(self.rings.request(self.tail), &words[..count]);
+    /// Writes an entry, which [`Producer::publish`] publishes. There is room for it.
+    pub(crate) fn push(&mut self, entry: &E) {
+        let words = <[u64]>::ref_from_bytes(entry.as_bytes()).expect(WHOLE);
+        let place = self.rings.place::<E>(self.tail);
+        for (to, word) in place.iter().zip(&words[..entry.words()]) {
+            to.store(*word, Ordering::Relaxed);
+        }
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Shows the server what was written, so that it takes the requests of one call together.
+    /// Shows the other side what was written, so that it takes the requests of one call together.
     pub(crate) fn publish(&self) {
-        self.rings.word(REQUESTS_TAIL).store(self.tail, Ordering::Release);
+        self.rings.word(E::TAIL).store(self.tail, Ordering::Release);
     }
 }
 
-/// The server's end of the requests.
+/// The end of a ring that takes entries.
 #[derive(Debug)]
-pub(crate) struct Asked {
+pub(crate) struct Consumer<E> {
     rings: Rings,
     head: u64,
+    entries: PhantomData<E>,
 }
 
-impl Asked {
-    pub(crate) fn new(rings: &Rings) -> Asked {
-        Asked { rings: rings.clone(), head: 0 }
+/// The server's end of the requests.
+pub(crate) type Asked = Consumer<RequestEntry>;
+/// The client's end of the answers.
+pub(crate) type Answered = Consumer<Done>;
+
+impl<E: Entry> Consumer<E> {
+    pub(crate) fn new(rings: &Rings) -> Consumer<E> {
+        Consumer { rings: rings.clone(), head: 0, entries: PhantomData }
     }
 
     /// Returns how many entries wait to be taken.
@@ -192,108 +251,35 @@ impl Asked {
     /// # Errors
     /// [`Broken`] if there cannot be so many.
     pub(crate) fn count(&self) -> Result<u64, Broken> {
-        let tail = self.rings.word(REQUESTS_TAIL).load(Ordering::Acquire);
+        let tail = self.rings.word(E::TAIL).load(Ordering::Acquire);
         let count = tail.wrapping_sub(self.head);
         if count <= self.rings.depth { Ok(count) } else { Err(Broken) }
     }
 
-    /// Copies the next entry, which is there. Its place is free again after [`Asked::publish`].
-    pub(crate) fn take(&mut self) -> RequestEntry {
-        let place = self.rings.request(self.head);
-        let mut words = [0; ENTRY_WORDS];
-        read(place, &mut words[..HEAD_WORDS]);
-        let entry: RequestEntry = transmute!(words);
+    /// Copies the next entry, which is there. Its place is free again after [`Consumer::publish`].
+    pub(crate) fn take(&mut self) -> E {
+        let place = self.rings.place::<E>(self.head);
+        let mut entry = E::new_zeroed();
+        read(place, &mut entry, 0..E::HEAD_WORDS);
         let count = entry.words();
-        read(&place[HEAD_WORDS..], &mut words[HEAD_WORDS..count]);
+        read(place, &mut entry, E::HEAD_WORDS..count);
         self.head = self.head.wrapping_add(1);
-        transmute!(words)
+        entry
     }
 
-    /// Tells the client what was taken.
+    /// Tells the other side what was taken.
     pub(crate) fn publish(&self) {
-        self.rings.word(REQUESTS_HEAD).store(self.head, Ordering::Release);
+        self.rings.word(E::HEAD).store(self.head, Ordering::Release);
     }
 }
 
-/// The server's end of the answers.
-#[derive(Debug)]
-pub(crate) struct Answering {
-    rings: Rings,
-    tail: u64,
-}
+const WHOLE: &str = "an entry is whole words, aligned as such";
 
-impl Answering {
-    pub(crate) fn new(rings: &Rings) -> Answering {
-        Answering { rings: rings.clone(), tail: 0 }
+fn read<E: Entry>(from: &[AtomicU64], entry: &mut E, words: Range<usize>) {
+    let entry = <[u64]>::mut_from_bytes(entry.as_mut_bytes()).expect(WHOLE);
+    for (word, from) in entry[words.clone()].iter_mut().zip(&from[words]) {
+        *word = from.load(Ordering::Relaxed);
     }
-
-    /// Returns how many answers there is room for.
-    ///
-    /// # Errors
-    /// [`Broken`] if the client cannot have taken so many.
-    pub(crate) fn room(&self) -> Result<u64, Broken> {
-        let head = self.rings.word(ANSWERS_HEAD).load(Ordering::Acquire);
-        self.rings.depth.checked_sub(self.tail.wrapping_sub(head)).ok_or(Broken)
-    }
-
-    /// Writes an answer and publishes it. There was room for it when its request was taken.
-    pub(crate) fn push(&mut self, done: &Done) {
-        let count = done.words();
-        let words: [u64; DONE_WORDS] = transmute!(*done);
-        write(self.rings.answer(self.tail), &words[..count]);
-        self.tail = self.tail.wrapping_add(1);
-        self.rings.word(ANSWERS_TAIL).store(self.tail, Ordering::Release);
-    }
-}
-
-/// The client's end of the answers.
-#[derive(Debug)]
-pub(crate) struct Answered {
-    rings: Rings,
-    head: u64,
-}
-
-impl Answered {
-    pub(crate) fn new(rings: &Rings) -> Answered {
-        Answered { rings: rings.clone(), head: 0 }
-    }
-
-    /// Returns whether an answer waits to be taken.
-    pub(crate) fn has_news(&self) -> bool {
-        self.rings.word(ANSWERS_TAIL).load(Ordering::Acquire) != self.head
-    }
-
-    /// Takes the next answer.
-    ///
-    /// # Errors
-    /// [`Broken`] if there cannot be as many as the server says.
-    pub(crate) fn take(&mut self) -> Result<Option<Done>, Broken> {
-        let tail = self.rings.word(ANSWERS_TAIL).load(Ordering::Acquire);
-        match tail.wrapping_sub(self.head) {
-            0 => return Ok(None),
-            count if count > self.rings.depth => return Err(Broken),
-            _ => {}
-        }
-        let place = self.rings.answer(self.head);
-        let mut words = [0; DONE_WORDS];
-        read(place, &mut words[..DONE_HEAD_WORDS]);
-        let done: Done = transmute!(words);
-        let count = done.words();
-        read(&place[DONE_HEAD_WORDS..], &mut words[DONE_HEAD_WORDS..count]);
-        self.head = self.head.wrapping_add(1);
-        self.rings.word(ANSWERS_HEAD).store(self.head, Ordering::Release);
-        Ok(Some(transmute!(words)))
-    }
-}
-
-fn write(to: &[AtomicU64], words: &[u64]) {
-    assert!(words.len() <= to.len(), "an entry fits in its place");
-    to.iter().zip(words).for_each(|(to, word)| to.store(*word, Ordering::Relaxed));
-}
-
-fn read(from: &[AtomicU64], words: &mut [u64]) {
-    assert!(words.len() <= from.len(), "an entry fits in its place");
-    words.iter_mut().zip(from).for_each(|(word, from)| *word = from.load(Ordering::Relaxed));
 }
 
 #[cfg(test)]

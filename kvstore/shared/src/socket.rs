@@ -38,9 +38,22 @@ pub(crate) enum Incoming {
     /// No whole message yet.
     Nothing,
     /// A message and its files.
-    Message(Box<Message>, Vec<File>),
+    Message(Box<Message>, Files),
     /// The client is gone, or no more can be read.
     Gone(String),
+}
+
+/// Files that came with a message. The drop closes them on another thread: closing a file can wait for the process
+/// behind it.
+#[derive(Debug, Default)]
+pub(crate) struct Files(pub(crate) Vec<File>);
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            close_elsewhere(std::mem::take(&mut self.0));
+        }
+    }
 }
 
 /// The server's end, which never waits.
@@ -49,7 +62,7 @@ pub(crate) struct Peer {
     stream: UnixStream,
     message: Message,
     filled: usize,
-    files: Vec<File>,
+    files: Files,
 }
 
 impl Peer {
@@ -57,7 +70,7 @@ impl Peer {
     /// The system's error.
     pub(crate) fn new(stream: UnixStream) -> io::Result<Peer> {
         stream.set_nonblocking(true)?;
-        Ok(Peer { stream, message: Message::new_zeroed(), filled: 0, files: Vec::new() })
+        Ok(Peer { stream, message: Message::new_zeroed(), filled: 0, files: Files::default() })
     }
 
     pub(crate) fn stream(&self) -> &UnixStream {
@@ -68,14 +81,14 @@ impl Peer {
     pub(crate) fn receive(&mut self) -> Incoming {
         while self.filled < size_of::<Message>() {
             let rest = &mut self.message.as_mut_bytes()[self.filled..];
-            match receive(&self.stream, rest, &mut self.files) {
+            match receive(&self.stream, rest, &mut self.files.0) {
                 Ok(0) => return Incoming::Gone("it closed the connection".to_owned()),
                 Ok(count) => self.filled += count,
                 Err(why) if why.kind() == io::ErrorKind::WouldBlock => return Incoming::Nothing,
                 Err(why) if why.kind() == io::ErrorKind::Interrupted => {}
                 Err(why) => return Incoming::Gone(format!("cannot read: {why}")),
             }
-            if self.files.len() > GREETING_FILES {
+            if self.files.0.len() > GREETING_FILES {
                 return Incoming::Gone("too many files came with a message".to_owned());
             }
         }
@@ -92,16 +105,6 @@ impl Peer {
             Ok(count) if count == size_of::<Message>() => Ok(()),
             Ok(_) => Err("it does not read its answers".to_owned()),
             Err(why) => Err(format!("cannot answer: {why}")),
-        }
-    }
-}
-
-impl Drop for Peer {
-    fn drop(&mut self) {
-        // Closing a file can wait for the process behind it.
-        let files = std::mem::take(&mut self.files);
-        if !files.is_empty() {
-            close_elsewhere(files);
         }
     }
 }
@@ -124,7 +127,7 @@ mod tests {
             (&theirs).write_all(&[*byte]).expect("sent");
         }
         let Incoming::Message(came, files) = peer.receive() else { panic!("it is whole") };
-        assert_eq!((came.numbers, came.body(), files.len()), ([1, 2, 3, 4], &b"text"[..], 1));
+        assert_eq!((came.numbers, came.body(), files.0.len()), ([1, 2, 3, 4], &b"text"[..], 1));
         assert!(matches!(peer.receive(), Incoming::Nothing));
         drop(theirs);
         assert!(matches!(peer.receive(), Incoming::Gone(_)));

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use adit_kvstore::shard::{Condition, Digest, Part, Stats};
 use adit_kvstore::{KEY_BYTES_MAX, Key, Version};
-use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, TryFromBytes};
 
 pub use code::Code;
 pub use layouts::{layout_numbers, layout_of};
@@ -74,7 +74,7 @@ const _: () = assert!(size_of::<Message>() == MESSAGE_BYTES);
 const _: () = assert!(size_of::<Serving>() + 8 * Stats::FIELDS <= BODY_BYTES);
 
 /// The subject of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u32)]
 pub enum Matter {
     /// The greeting, which comes first, with [`GREETING_FILES`]. Numbers: the version, the rings' depth, the client's
@@ -94,8 +94,7 @@ pub enum Matter {
 impl Matter {
     /// Returns the matter with this number.
     pub fn of(number: u32) -> Option<Matter> {
-        use Matter::*;
-        [Greet, Share, Unshare, Layout, Stats].into_iter().find(|it| *it as u32 == number)
+        Matter::try_read_from_bytes(&number.to_ne_bytes()).ok()
     }
 }
 
@@ -237,14 +236,19 @@ const _: () = assert!(size_of::<DigestWords>() <= TEXT_BYTES);
 const _: () = assert!(OBJECT_BYTES_MAX - KEY_BYTES_MAX <= TEXT_BYTES);
 
 impl Done {
-    /// Creates an answer.
-    pub fn new(tag: u64, code: Code, value: u64, extra: u64) -> Done {
-        Done { tag, code: code as u16, value, extra, ..Done::new_zeroed() }
+    /// Creates an answer, whose tag is to be set.
+    pub fn new(code: Code, value: u64, extra: u64) -> Done {
+        Done { code: code as u16, value, extra, ..Done::new_zeroed() }
     }
 
     /// Creates the answer of a request that failed.
-    pub fn failed(tag: u64, reason: &Reason) -> Done {
-        Done::new(tag, reason.code, reason.value, reason.extra).with_text(&reason.text)
+    pub fn failed(reason: &Reason) -> Done {
+        Done::new(reason.code, reason.value, reason.extra).with_text(&reason.text)
+    }
+
+    /// Makes it the answer of the request with this tag.
+    pub fn with_tag(self, tag: u64) -> Done {
+        Done { tag, ..self }
     }
 
     /// Returns why it failed.
@@ -442,122 +446,101 @@ fn of_version(version: Option<Version>) -> Condition {
     version.map_or(Condition::Always, Condition::Version)
 }
 
-impl RequestEntry {
-    fn zeroed(action: u8, tag: u64) -> RequestEntry {
-        let mut entry = RequestEntry::new_zeroed();
-        (entry.head.action, entry.head.tag) = (action, tag);
-        entry
+impl Head {
+    fn new(action: u8) -> Head {
+        Head { action, ..Head::new_zeroed() }
     }
 
-    /// Creates a request.
-    pub fn of(ask: &Ask, tag: u64) -> RequestEntry {
-        let new = |action| RequestEntry::zeroed(action, tag);
-        match ask {
-            Ask::Put { key, memory, bytes, layout, ttl_s, joins, condition } => {
-                let mut entry = new(action::PUT).with_key(key).with_run(memory);
-                let head = &mut entry.head;
-                (head.bytes, head.layout, head.ttl_s) = (*bytes, *layout, *ttl_s);
-                head.low = u64::from(*joins);
-                entry.with_condition(*condition)
-            }
-            Ask::Get { key, part, memory, version, is_checked } => {
-                let mut entry = new(action::GET).with_key(key).with_run(memory).with_part(part);
-                entry.head.bytes = u64::from(*is_checked);
-                entry.with_condition(of_version(*version))
-            }
-            Ask::Exists(key) => new(action::EXISTS).with_key(key),
-            Ask::Info(key) => new(action::INFO).with_key(key),
-            Ask::Delete { key, version } => {
-                let entry = new(action::DELETE).with_key(key);
-                entry.with_condition(of_version(*version))
-            }
-            Ask::Touch { key, ttl_s } => {
-                let mut entry = new(action::TOUCH).with_key(key);
-                (entry.head.ttl_s, entry.head.low) =
-                    (ttl_s.unwrap_or(0), u64::from(ttl_s.is_some()));
-                entry
-            }
-            Ask::Scan { prefix, from, limit, memory } => {
-                let mut entry = new(action::SCAN).with_bytes(prefix);
-                (entry.head.low, entry.head.bytes) = (*from, *limit);
-                entry.with_run(memory)
-            }
-            Ask::Removals { prefix, from, limit, memory } => {
-                let mut entry = new(action::REMOVALS).with_bytes(prefix);
-                (entry.head.low, entry.head.high) = (from.unwrap_or(0), u64::from(from.is_some()));
-                entry.head.bytes = *limit;
-                entry.with_run(memory)
-            }
-            Ask::Refresh(key) => new(action::REFRESH).with_key(key),
-            Ask::Key(key) => new(action::KEY).with_key(key),
-            Ask::LookupPrefix(key) => new(action::LOOKUP_PREFIX).with_key(key),
-            Ask::Lease { key, time } => {
-                let mut entry = new(action::LEASE).with_key(key);
-                entry.head.low = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
-                entry
-            }
-            Ask::Release(lease) => new(action::RELEASE).with_number(*lease),
-            Ask::Seal(writer) => new(action::SEAL).with_number(*writer),
-            Ask::Abandon(writer) => new(action::ABANDON).with_number(*writer),
-            Ask::Reserve { key, bytes, layout, ttl_s, condition } => {
-                let mut entry = new(action::RESERVE).with_key(key);
-                let head = &mut entry.head;
-                (head.bytes, head.layout, head.ttl_s) = (*bytes, *layout, *ttl_s);
-                entry.with_condition(*condition)
-            }
-            Ask::Fill { writer, offset, bytes, memory } => {
-                let mut entry = new(action::FILL).with_run(memory);
-                let head = &mut entry.head;
-                (head.version, head.low, head.bytes) = (*writer, *offset, *bytes);
-                entry
-            }
-            Ask::Commit => new(action::COMMIT),
-            Ask::DeletePrefix(key) => new(action::DELETE_PREFIX).with_key(key),
-        }
-    }
-
-    fn with_number(mut self, number: u64) -> RequestEntry {
-        self.head.low = number;
-        self
-    }
-
-    fn with_key(self, key: &Key) -> RequestEntry {
-        self.with_bytes(key.as_bytes())
-    }
-
-    /// Sets the key, or the first [`KEY_BYTES_MAX`] bytes of a prefix.
-    fn with_bytes(mut self, bytes: &[u8]) -> RequestEntry {
-        let bytes = &bytes[..bytes.len().min(KEY_BYTES_MAX)];
-        self.key[..bytes.len()].copy_from_slice(bytes);
-        self.head.key_bytes = bytes.len() as u16;
-        self
-    }
-
-    fn with_part(mut self, part: &Part) -> RequestEntry {
-        let head = &mut self.head;
-        (head.part, head.low, head.high) = match part {
+    fn with_part(self, part: &Part) -> Head {
+        let (part, low, high) = match part {
             Part::All => (0, 0, 0),
             Part::Bytes(range) => (1, range.start, range.end),
             Part::Layer(layer) => (2, u64::from(*layer), 0),
         };
-        self
+        Head { part, low, high, ..self }
     }
 
-    fn with_condition(mut self, condition: Condition) -> RequestEntry {
+    fn with_condition(self, condition: Condition) -> Head {
         let (kind, version) = match condition {
             Condition::Always => (0, Version::NONE),
             Condition::Absent => (1, Version::NONE),
             Condition::Version(version) => (2, version),
         };
-        self.head.part |= kind << 4;
-        self.head.version = version.0;
-        self
+        Head { part: self.part | kind << 4, version: version.0, ..self }
     }
 
-    fn with_run(mut self, run: &MemoryRun) -> RequestEntry {
-        let head = &mut self.head;
-        (head.region, head.offset, head.room) = (run.region, run.offset, run.bytes);
-        self
+    fn with_run(self, run: &MemoryRun) -> Head {
+        let MemoryRun { region, offset, bytes: room } = *run;
+        Head { region, offset, room, ..self }
+    }
+}
+
+impl RequestEntry {
+    /// Creates a request. Of a prefix, only the first [`KEY_BYTES_MAX`] bytes are sent.
+    pub fn of(ask: &Ask, tag: u64) -> RequestEntry {
+        let (head, key) = RequestEntry::parts(ask);
+        let key = &key[..key.len().min(KEY_BYTES_MAX)];
+        let mut entry = RequestEntry::new_zeroed();
+        entry.head = Head { tag, key_bytes: key.len() as u16, ..head };
+        entry.key[..key.len()].copy_from_slice(key);
+        entry
+    }
+
+    /// Returns all but tag and length of a request's head, and its key or prefix.
+    fn parts(ask: &Ask) -> (Head, &[u8]) {
+        let number = |action, low| (Head { low, ..Head::new(action) }, &[][..]);
+        match ask {
+            Ask::Put { key, memory, bytes, layout, ttl_s, joins, condition } => {
+                let (bytes, layout, ttl_s, low) = (*bytes, *layout, *ttl_s, u64::from(*joins));
+                let head = Head { bytes, layout, ttl_s, low, ..Head::new(action::PUT) };
+                (head.with_run(memory).with_condition(*condition), key.as_bytes())
+            }
+            Ask::Get { key, part, memory, version, is_checked } => {
+                let head = Head { bytes: u64::from(*is_checked), ..Head::new(action::GET) };
+                let head = head.with_run(memory).with_part(part);
+                (head.with_condition(of_version(*version)), key.as_bytes())
+            }
+            Ask::Exists(key) => (Head::new(action::EXISTS), key.as_bytes()),
+            Ask::Info(key) => (Head::new(action::INFO), key.as_bytes()),
+            Ask::Delete { key, version } => {
+                (Head::new(action::DELETE).with_condition(of_version(*version)), key.as_bytes())
+            }
+            Ask::Touch { key, ttl_s } => {
+                let (ttl_s, low) = (ttl_s.unwrap_or(0), u64::from(ttl_s.is_some()));
+                (Head { ttl_s, low, ..Head::new(action::TOUCH) }, key.as_bytes())
+            }
+            Ask::Scan { prefix, from, limit, memory } => {
+                let head = Head { low: *from, bytes: *limit, ..Head::new(action::SCAN) };
+                (head.with_run(memory), prefix)
+            }
+            Ask::Removals { prefix, from, limit, memory } => {
+                let (low, high) = (from.unwrap_or(0), u64::from(from.is_some()));
+                let head = Head { low, high, bytes: *limit, ..Head::new(action::REMOVALS) };
+                (head.with_run(memory), prefix)
+            }
+            Ask::Refresh(key) => (Head::new(action::REFRESH), key.as_bytes()),
+            Ask::Key(key) => (Head::new(action::KEY), key.as_bytes()),
+            Ask::LookupPrefix(key) => (Head::new(action::LOOKUP_PREFIX), key.as_bytes()),
+            Ask::Lease { key, time } => {
+                let low = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+                (Head { low, ..Head::new(action::LEASE) }, key.as_bytes())
+            }
+            Ask::Release(lease) => number(action::RELEASE, *lease),
+            Ask::Seal(writer) => number(action::SEAL, *writer),
+            Ask::Abandon(writer) => number(action::ABANDON, *writer),
+            Ask::Reserve { key, bytes, layout, ttl_s, condition } => {
+                let (bytes, layout, ttl_s) = (*bytes, *layout, *ttl_s);
+                let head = Head { bytes, layout, ttl_s, ..Head::new(action::RESERVE) };
+                (head.with_condition(*condition), key.as_bytes())
+            }
+            Ask::Fill { writer: version, offset: low, bytes, memory } => {
+                let (version, low, bytes) = (*version, *low, *bytes);
+                let head = Head { version, low, bytes, ..Head::new(action::FILL) };
+                (head.with_run(memory), &[])
+            }
+            Ask::Commit => number(action::COMMIT, 0),
+            Ask::DeletePrefix(key) => (Head::new(action::DELETE_PREFIX), key.as_bytes()),
+        }
     }
 
     /// Returns how many words of it mean something.

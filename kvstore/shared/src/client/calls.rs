@@ -240,12 +240,8 @@ impl Client {
             return Err(Failure::Undefined("tenant").into());
         }
         if let Some(after) = &with.after {
-            let fix = "leave it out: a client does not choose the places of objects".to_owned();
-            return Err(Error::Invalid {
-                what: "the object's predecessor",
-                value: after.to_string(),
-                fix,
-            });
+            let fix = "leave it out: a client does not choose the places of objects";
+            return Err(Error::invalid("the object's predecessor", after, fix));
         }
         let layout = with.layout.as_ref().map(|layout| layout.number_at(self.shared.number));
         Ok(layout.map_or(Some(0), |known| known).ok_or(Failure::Undefined("layout"))?)
@@ -271,9 +267,8 @@ impl Client {
         if span.connection() == self.shared.number {
             return Ok(Memory::Lent(span));
         }
-        let (what, value) = ("the memory", "another connection's".to_owned());
-        let fix = "use memory of Client::allocate of this one".to_owned();
-        let error = Error::Invalid { what, value, fix };
+        let fix = "use memory of Client::allocate of this one";
+        let error = Error::invalid("the memory", "another connection's", fix);
         Err(Unfinished { memory: Some(span), ..Unfinished::new(error) })
     }
 }
@@ -292,9 +287,8 @@ pub(super) fn plain(ask: Ask) -> Made {
 fn several(keys: &[Key], ask: impl FnOnce(Key) -> Ask) -> Made {
     let (last, before) = keys.split_last().expect("an empty list was answered before");
     if keys.len() > KEYS_MAX {
-        let (what, value) = ("the number of keys", keys.len().to_string());
         let fix = format!("name at most {KEYS_MAX}");
-        return Err(Unfinished::new(Error::Invalid { what, value, fix }));
+        return Err(Unfinished::new(Error::invalid("the number of keys", keys.len(), fix)));
     }
     let needs = Needs::Keys(before.to_vec(), 0);
     Ok((Wish { ask: ask(last.clone()), needs }, Memory::None))

@@ -47,9 +47,8 @@ impl Client {
     /// [`Error::Invalid`] for an invalid option.
     pub fn connect(path: &Path, options: &ClientOptions) -> Result<Client> {
         if !ring::is_depth(options.depth) {
-            let (value, fix) =
-                (options.depth.to_string(), "use a power of two from 2 to 4096".into());
-            return Err(Error::Invalid { what: "depth", value, fix });
+            let fix = "use a power of two from 2 to 4096";
+            return Err(Error::invalid("depth", options.depth, fix));
         }
         let connect = |why| Error::system(format!("connect to {}", path.display()), why);
         let bytes = ring::bytes(options.depth);
@@ -153,12 +152,12 @@ impl Client {
     pub(super) fn check_pool(&self, bytes: usize) -> Result<(), Unfinished> {
         let pool_bytes = self.shared.options().pool_bytes;
         if bytes > pool_bytes {
-            let (what, value) = ("the length of an object in bytes", bytes.to_string());
             let fix = format!(
                 "the client's pool has {pool_bytes}: put it in pieces (Client::put_from) or from shared memory \
                  (Client::allocate), or raise pool_bytes"
             );
-            return Err(Unfinished::new(Error::Invalid { what, value, fix }));
+            let error = Error::invalid("the length of an object in bytes", bytes, fix);
+            return Err(Unfinished::new(error));
         }
         self.make_pool().map_err(Unfinished::new)
     }

@@ -63,10 +63,7 @@ impl StoredBytes for Value {
 impl Drop for Value {
     fn drop(&mut self) {
         let span = self.span.take().expect("there until the drop");
-        self.shared.with(|requests| {
-            requests.give_pooled(span);
-            requests.turn();
-        });
+        self.shared.give_pooled(span);
     }
 }
 

@@ -94,42 +94,38 @@ pub(super) fn page(shared: &Arc<Shared>, ended: Ended) -> Answer<ScanPage> {
     let (_, Ended { done, memory, .. }) = checked(ended)?;
     let next = (done.extra != SCAN_END).then_some(done.extra);
     let Memory::Pooled(span) = memory else { return Ok((Vec::new(), next)) };
-    // The server may still write the memory, so only a copy is read. A copy that is no page has fewer objects.
-    let page = span.to_vec();
-    let (mut found, mut rest) = (Vec::new(), &page[..]);
-    for _ in 0..done.value {
-        let Some((object, behind)) = object_of(rest, None) else { break };
-        found.push(object);
-        rest = behind;
-    }
-    shared.with(|state| {
-        state.give_pooled(span);
-        state.turn();
-    });
+    let (found, _) = items(shared, span, done.value, |rest| object_of(rest, None));
     Ok((found, next))
 }
 
 pub(super) fn removed(shared: &Arc<Shared>, ended: Ended) -> Answer<Removed> {
     let (_, Ended { done, memory, .. }) = checked(ended)?;
-    let mut removed = Removed { keys: Vec::new(), next: done.extra, missed_some: done.missed != 0 };
-    let Memory::Pooled(span) = memory else { return Ok(removed) };
-    // As in `page`.
+    let (next, missed_some) = (done.extra, done.missed != 0);
+    let Memory::Pooled(span) = memory else {
+        return Ok(Removed { keys: Vec::new(), next, missed_some });
+    };
+    let (keys, are_all) = items(shared, span, done.value, key_of);
+    // A server that writes something else tells of fewer.
+    Ok(Removed { keys, next, missed_some: missed_some || !are_all })
+}
+
+/// Decodes at most `count` items of a page, and returns whether it has as many. Gives the page's memory back: the
+/// server may still write it, so only a copy is read.
+fn items<T>(
+    shared: &Arc<Shared>,
+    span: Span,
+    count: u64,
+    first: impl Fn(&[u8]) -> Option<(T, &[u8])>,
+) -> (Vec<T>, bool) {
     let page = span.to_vec();
-    let mut rest = &page[..];
-    for _ in 0..done.value {
-        let Some((key, behind)) = key_of(rest) else {
-            // A server that writes something else tells of fewer.
-            removed.missed_some = true;
-            break;
-        };
-        removed.keys.push(key);
+    shared.give_pooled(span);
+    let (mut found, mut rest) = (Vec::new(), &page[..]);
+    while (found.len() as u64) < count {
+        let Some((item, behind)) = first(rest) else { return (found, false) };
+        found.push(item);
         rest = behind;
     }
-    shared.with(|state| {
-        state.give_pooled(span);
-        state.turn();
-    });
-    Ok(removed)
+    (found, true)
 }
 
 /// Reads the first removal of the rest of a page.

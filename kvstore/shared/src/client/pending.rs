@@ -93,13 +93,7 @@ impl<T> PendingAnswer for Pending<T> {
     }
 
     fn try_wait(mut self) -> Result<Answer<T>, Pending<T>> {
-        self.take(|shared, slot| {
-            shared.with(|requests| {
-                requests.turn();
-                requests.take_ended(slot)
-            })
-        })
-        .ok_or(self)
+        self.take(|shared, slot| shared.with(|state| state.turn_for(slot))).ok_or(self)
     }
 }
 
@@ -111,8 +105,7 @@ impl<T> Future for Pending<T> {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Answer<T>> {
         let answer = self.take(|shared, slot| {
             shared.with(|state| {
-                state.turn();
-                let ended = state.take_ended(slot);
+                let ended = state.turn_for(slot);
                 if ended.is_none() {
                     state.set_waker(slot, context.waker());
                 }

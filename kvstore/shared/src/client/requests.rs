@@ -112,6 +112,19 @@ enum Slot {
     Ended(Box<Ended>),
 }
 
+impl Slot {
+    /// Takes a request that has no answer, if this is one and `is_due`.
+    fn take_open(&mut self, is_due: impl FnOnce(&Request) -> bool) -> Option<Request> {
+        match mem::replace(self, Slot::Free) {
+            Slot::Open(request) if is_due(&request) => Some(request),
+            other => {
+                *self = other;
+                None
+            }
+        }
+    }
+}
+
 /// A request that has no answer.
 struct Request {
     wish: Wish,
@@ -296,9 +309,13 @@ impl Requests {
             return self.end_all();
         }
         loop {
-            match self.answered.take() {
-                Ok(Some(done)) => self.end(&done),
-                Ok(None) => break,
+            match self.answered.count() {
+                Ok(0) => break,
+                Ok(_) => {
+                    let done = self.answered.take();
+                    self.answered.publish();
+                    self.end(&done);
+                }
                 Err(Broken) => return self.lose("a counter of its rings cannot be right"),
             }
         }
@@ -314,9 +331,15 @@ impl Requests {
         }
     }
 
+    /// As [`Requests::turn`], then takes the answer of the request in a slot if it has ended.
+    pub(super) fn turn_for(&mut self, number: u32) -> Option<Ended> {
+        self.turn();
+        self.take_ended(number)
+    }
+
     /// Returns whether an answer waits to be taken.
     pub(super) fn has_news(&self) -> bool {
-        self.answered.has_news()
+        self.answered.count() != Ok(0)
     }
 
     /// Returns whether a request waits for what is not signalled: room in the ring, or memory of the pool.
@@ -359,15 +382,9 @@ impl Requests {
     /// Ends the request that an answer is for.
     fn end(&mut self, done: &Done) {
         let slot = usize::try_from(done.tag).ok().and_then(|slot| self.slots.get_mut(slot));
-        let is_due = |slot: &&mut Slot| match slot {
-            Slot::Open(request) => request.is_sent && request.wish.may_end_with(done),
-            _ => false,
-        };
-        let Some(slot) = slot.filter(is_due) else {
+        let is_due = |request: &Request| request.is_sent && request.wish.may_end_with(done);
+        let Some(request) = slot.and_then(|slot| slot.take_open(is_due)) else {
             return self.lose("it answered what was not asked");
-        };
-        let Slot::Open(request) = mem::replace(slot, Slot::Free) else {
-            unreachable!("looked at above")
         };
         let Request { mut wish, memory, caller, .. } = request;
         self.outstanding -= 1;
@@ -446,12 +463,11 @@ impl Requests {
     }
 
     /// Takes the answer of a request that has ended.
-    pub(super) fn take_ended(&mut self, number: u32) -> Option<Ended> {
-        let slot = &mut self.slots[number as usize];
-        if !matches!(slot, Slot::Ended(_)) {
+    fn take_ended(&mut self, number: u32) -> Option<Ended> {
+        if !self.has_ended(number) {
             return None;
         }
-        let Slot::Ended(ended) = mem::replace(slot, Slot::Free) else {
+        let Slot::Ended(ended) = mem::replace(&mut self.slots[number as usize], Slot::Free) else {
             unreachable!("looked at above")
         };
         self.free.push(number);
@@ -504,14 +520,8 @@ impl Requests {
         let why = self.lost.clone().unwrap_or_default();
         self.line.clear();
         for number in 0..self.slots.len() as u32 {
-            let slot = &mut self.slots[number as usize];
-            if !matches!(slot, Slot::Open(_)) {
-                continue;
-            }
-            let Slot::Open(request) = mem::replace(slot, Slot::Free) else {
-                unreachable!("looked at above")
-            };
-            let Request { wish, memory, caller, is_sent } = request;
+            let open = self.slots[number as usize].take_open(|_| true);
+            let Some(Request { wish, memory, caller, is_sent }) = open else { continue };
             let memory = match memory {
                 memory if is_sent => {
                     self.stuck.push(memory);
@@ -523,7 +533,7 @@ impl Requests {
                 }
                 memory => memory,
             };
-            let done = Done::new(u64::from(number), Code::Closed, 0, 0).with_text(&why);
+            let done = Done::new(Code::Closed, 0, 0).with_tag(u64::from(number)).with_text(&why);
             self.finish(number, Ended::new(wish, done, memory), caller);
         }
         self.outstanding = 0;

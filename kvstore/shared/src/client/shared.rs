@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 use super::control::Control;
 use super::options::ClientOptions;
 use super::requests::{Ended, Requests};
+use crate::memory::Span;
 use crate::ring::{ANYTHING, Sleep};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
@@ -66,19 +67,21 @@ impl Shared {
         state: Requests,
         (control, stream): (Arc<Control>, UnixStream),
         sleep: Sleep,
-        bells: (EventFd, EventFd),
+        (bell, server_bell): (EventFd, EventFd),
         options: ClientOptions,
     ) -> Arc<Shared> {
-        let (has_sleeper, is_watched, is_roused) = (false, false, false);
-        let (waiters, when_lost) = (0, None);
-        let guarded = Guarded { state, has_sleeper, is_watched, is_roused, waiters, when_lost };
-        let (state, arrived) = (Mutex::new(guarded), Condvar::new());
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let (bell, server_bell) = bells;
-        Arc::new(Shared {
-            number,
+        let guarded = Guarded {
             state,
-            arrived,
+            has_sleeper: false,
+            is_watched: false,
+            is_roused: false,
+            waiters: 0,
+            when_lost: None,
+        };
+        Arc::new(Shared {
+            number: NEXT.fetch_add(1, Ordering::Relaxed),
+            state: Mutex::new(guarded),
+            arrived: Condvar::new(),
             control,
             stream,
             sleep,
@@ -147,32 +150,14 @@ impl Shared {
     /// Waits for the request in a slot, and returns its answer unless `until` passes.
     pub(super) fn wait(&self, slot: u32, until: Instant) -> Option<Ended> {
         loop {
-            let ended = self.with(|state| {
-                state.turn();
-                state.take_ended(slot)
-            });
+            let ended = self.with(|state| state.turn_for(slot));
             let left = until.saturating_duration_since(Instant::now());
             if ended.is_some() || left.is_zero() {
                 return ended;
             }
-            let mut guarded = self.lock();
-            if guarded.state.has_ended(slot) {
-                continue;
-            }
-            if guarded.is_watched || guarded.has_sleeper {
-                // The sleeper may wait for its own answer only.
-                self.sleep.widen();
-                if guarded.state.has_news() {
-                    continue;
-                }
-                self.rest(guarded, left);
-            } else {
-                guarded.has_sleeper = true;
-                let is_alone = guarded.waiters == 0 && !guarded.state.has_line();
-                let until = if is_alone { u64::from(slot) } else { ANYTHING };
-                let looks = guarded.state.waits_for_room();
-                drop(guarded);
-                self.sleep(Some(slot), until, if looks { LOOK.min(left) } else { left });
+            let guarded = self.lock();
+            if !guarded.state.has_ended(slot) {
+                self.idle(guarded, Some(slot), left);
             }
         }
     }
@@ -182,16 +167,27 @@ impl Shared {
         self.with(Requests::turn);
     }
 
+    /// Gives memory of the pool back, which requests may wait for.
+    pub(super) fn give_pooled(&self, span: Span) {
+        self.with(|state| {
+            state.give_pooled(span);
+            state.turn();
+        });
+    }
+
     /// Sleeps until an answer comes, the doorbell is rung or `at_most` has passed; maybe shorter beside other threads.
     pub(super) fn watch(&self, at_most: Duration) {
-        self.watch_once(self.lock(), at_most);
+        let guarded = self.lock();
+        if guarded.is_roused {
+            drop(guarded);
+        } else {
+            self.idle(guarded, None, at_most);
+        }
         self.lock().is_roused = false;
     }
 
-    fn watch_once(&self, mut guarded: MutexGuard<'_, Guarded>, at_most: Duration) {
-        if guarded.is_roused {
-            return;
-        }
+    /// Sleeps until an answer comes, or that of the request in `slot`: on the doorbell, or on a thread that does.
+    fn idle(&self, mut guarded: MutexGuard<'_, Guarded>, slot: Option<u32>, at_most: Duration) {
         if guarded.is_watched || guarded.has_sleeper {
             // The sleeper may wait for its own answer only.
             self.sleep.widen();
@@ -201,9 +197,11 @@ impl Shared {
             return;
         }
         guarded.has_sleeper = true;
-        let looks = guarded.state.waits_for_room();
+        let is_alone = guarded.waiters == 0 && !guarded.state.has_line();
+        let until = slot.filter(|_| is_alone).map_or(ANYTHING, u64::from);
+        let at_most = if guarded.state.waits_for_room() { LOOK.min(at_most) } else { at_most };
         drop(guarded);
-        self.sleep(None, ANYTHING, if looks { LOOK.min(at_most) } else { at_most });
+        self.sleep(slot, until, at_most);
     }
 
     /// Ends a thread's [`Shared::watch`], or its next one.
@@ -358,7 +356,9 @@ mod tests {
             while !server.other_sleeps() {
                 std::thread::yield_now();
             }
-            Answering::new(&rings).push(&Done::new(2, Code::Done, 0, 0));
+            let mut answering = Answering::new(&rings);
+            answering.push(&Done::new(Code::Done, 0, 0).with_tag(2));
+            answering.publish();
             // If it is not to be rung yet, it looks once more, and sees the answer.
             if server.must_ring(2) {
                 shared.bell.write(1).expect("rung");

@@ -19,9 +19,11 @@ use std::time::{Duration, Instant};
 use adit_driver::Buffer;
 use adit_driver::memory::AnyBuffer;
 use adit_driver::serve::parts::Signaller;
+use adit_kvstore::ScanPage;
 use adit_kvstore::shard::Outcome;
-use adit_kvstore::store::{Answer, Lease, ObjectInfo, Pending, Put, Read, Removed, Writer};
-use adit_kvstore::{ScanPage, Store};
+use adit_kvstore::store::{
+    Answer, Lease, ObjectInfo, Pending, Put, Read, Removed, Unfinished, Writer,
+};
 
 use super::counts::Counts;
 use super::options::Options;
@@ -38,8 +40,10 @@ const WRITERS_MAX: usize = 256;
 /// The most regions that a client may share.
 const REGIONS_MAX: usize = 1024;
 
-/// The error of a writer number that the client does not have.
-const NO_WRITER: &str = "there is no such writer: it was sealed, given up or never made";
+/// Returns the error of a writer number that the client does not have.
+fn no_writer() -> Reason {
+    Reason::malformed("there is no such writer: it was sealed, given up or never made")
+}
 
 /// A request that the store has.
 pub(super) enum Flight {
@@ -214,7 +218,7 @@ impl Desk {
         let mut books = self.lock();
         let Some(slot) = &mut books.slots[number as usize] else { return };
         let context = &mut Context::from_waker(&self.wakers[number as usize]);
-        let Some(ended) = slot.flight.poll(slot.tag, context) else { return };
+        let Some(ended) = slot.flight.poll(context) else { return };
         let slot = books.slots[number as usize].take().expect("it was there");
         books.free.push(number);
         let Ended { mut done, memory, kept } = ended;
@@ -227,18 +231,18 @@ impl Desk {
                     books.let_go(bytes, &self.counts);
                 }
             }
-            Kept::Lease(lease) => done = books.keep(done, lease, &self.counts),
-            Kept::Writer(writing) => done = books.keep_writer(done, writing, &self.counts),
+            Kept::Lease(lease) => done = books.keep(lease, &self.counts),
+            Kept::Writer(writing) => done = books.keep_writer(writing, &self.counts),
         }
         self.counts.requests_now.fetch_sub(1, Ordering::Relaxed);
-        books.answers.push(&done);
+        books.answer(&done.with_tag(slot.tag));
         drop(books);
-        self.ring(done.tag);
+        self.ring(slot.tag);
     }
 
     /// Answers a request that the store does not get.
     pub(super) fn answer(&self, done: &Done) {
-        self.lock().answers.push(done);
+        self.lock().answer(done);
         self.ring(done.tag);
     }
 
@@ -256,18 +260,19 @@ impl Desk {
     ///
     /// # Errors
     /// Why it cannot have it.
-    pub(super) fn take(&self, run: MemoryRun) -> Result<Buffer, (Code, &'static str)> {
+    pub(super) fn take(&self, run: MemoryRun) -> Result<Buffer, Reason> {
         let mut books = self.lock();
         let region = books.regions.get_mut(run.region as usize).and_then(Option::as_mut);
-        let region = region.ok_or((Code::Malformed, "there is no such region of memory"))?;
+        let region =
+            region.ok_or_else(|| Reason::malformed("there is no such region of memory"))?;
         let fit = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let (offset, bytes) = (fit(run.offset), fit(run.bytes));
         let is_inside = offset.checked_add(bytes).is_some_and(|end| end <= region.bytes());
         if bytes == 0 || !is_inside {
-            return Err((Code::Malformed, "the memory is outside its region"));
+            return Err(Reason::malformed("the memory is outside its region"));
         }
-        let in_use = (Code::InUse, "a request in progress has some of this memory");
-        region.take(offset, bytes).ok_or(in_use)
+        let in_use = || Reason::new(Code::InUse, "a request in progress has some of this memory");
+        region.take(offset, bytes).ok_or_else(in_use)
     }
 
     /// Adds a region and returns its number; `None` if there are too many.
@@ -306,8 +311,9 @@ impl Desk {
 
     /// Ends a lease; returns whether there was such a one.
     pub(super) fn release(&self, lease: u64) -> bool {
-        let lease = self.lock().remove_lease(lease, &self.counts);
-        lease.is_some()
+        // Its drop is not behind the lock.
+        let held = self.lock().remove_lease(lease, &self.counts);
+        held.is_some()
     }
 
     /// Counts an object that is about to be written in parts, and returns the bytes that it holds: none if the store is
@@ -315,10 +321,10 @@ impl Desk {
     ///
     /// # Errors
     /// That the client would hold too much of the store.
-    pub(super) fn hold(&self, bytes: u64) -> Result<u64, (Code, &'static str)> {
+    pub(super) fn hold(&self, bytes: u64) -> Result<u64, Reason> {
         let mut books = self.lock();
         let bytes = if bytes > books.shares.capacity_bytes { 0 } else { bytes };
-        books.hold(bytes, &self.counts).map_err(|why| (Code::Limit, why))?;
+        books.hold(bytes, &self.counts)?;
         Ok(bytes)
     }
 
@@ -326,9 +332,9 @@ impl Desk {
     ///
     /// # Errors
     /// That there is none.
-    pub(super) fn writer(&self, number: u64) -> Result<Arc<Writer>, (Code, &'static str)> {
+    pub(super) fn writer(&self, number: u64) -> Result<Arc<Writer>, Reason> {
         let books = self.lock();
-        let writing = books.writers.get(&number).ok_or((Code::Malformed, NO_WRITER))?;
+        let writing = books.writers.get(&number).ok_or_else(no_writer)?;
         Ok(Arc::clone(&writing.writer))
     }
 
@@ -336,13 +342,12 @@ impl Desk {
     ///
     /// # Errors
     /// That there is none.
-    pub(super) fn take_writer(&self, number: u64) -> Result<Writer, (Code, &'static str)> {
+    pub(super) fn take_writer(&self, number: u64) -> Result<Writer, Reason> {
         let mut books = self.lock();
-        let Writing { writer, bytes } =
-            books.writers.remove(&number).ok_or((Code::Malformed, NO_WRITER))?;
+        let Writing { writer, bytes } = books.writers.remove(&number).ok_or_else(no_writer)?;
         books.let_go(bytes, &self.counts);
         drop(books);
-        Arc::into_inner(writer).ok_or((Code::Malformed, NO_WRITER))
+        Arc::into_inner(writer).ok_or_else(no_writer)
     }
 
     /// Returns the number of requests in progress.
@@ -372,6 +377,11 @@ impl Desk {
 }
 
 impl Books {
+    fn answer(&mut self, done: &Done) {
+        self.answers.push(done);
+        self.answers.publish();
+    }
+
     fn give(&mut self, run: MemoryRun, buffer: Buffer) {
         // A region whose client is gone is dropped before its last request ends.
         if let Some(Some(region)) = self.regions.get_mut(run.region as usize) {
@@ -380,33 +390,34 @@ impl Books {
     }
 
     /// Keeps a writer for the client and names it in the answer.
-    fn keep_writer(&mut self, done: Done, writing: Writing, counts: &Counts) -> Done {
+    fn keep_writer(&mut self, writing: Writing, counts: &Counts) -> Done {
         if self.writers.len() >= WRITERS_MAX {
             self.let_go(writing.bytes, counts);
-            return Done::new(done.tag, Code::Limit, 0, 0)
-                .with_text("this client writes too many objects in parts: commit or drop some");
+            let many = "this client writes too many objects in parts: commit or drop some";
+            return Done::failed(&Reason::limit(many));
         }
         self.writers_made += 1;
         self.writers.insert(self.writers_made, writing);
-        Done::new(done.tag, Code::Done, self.writers_made, 0)
+        Done::new(Code::Done, self.writers_made, 0)
     }
 
     /// Keeps a lease for the client and names it in the answer.
-    fn keep(&mut self, done: Done, held: Held, counts: &Counts) -> Done {
+    fn keep(&mut self, held: Held, counts: &Counts) -> Done {
         if self.leases.len() >= LEASES_MAX {
             self.drop_expired(counts);
         }
-        let is_full = self.leases.len() >= LEASES_MAX;
-        let many = "this client holds too many leases: release some";
-        let taken = if is_full { Err(many) } else { self.hold(held.lease.bytes(), counts) };
-        if let Err(why) = taken {
-            return Done::new(done.tag, Code::Limit, 0, 0).with_text(why);
+        if self.leases.len() >= LEASES_MAX {
+            let many = "this client holds too many leases: release some";
+            return Done::failed(&Reason::limit(many));
+        }
+        let bytes = held.lease.bytes();
+        if let Err(why) = self.hold(bytes, counts) {
+            return Done::failed(&why);
         }
         self.leases_made += 1;
         counts.leases_now.fetch_add(1, Ordering::Relaxed);
-        let (count, bytes) = (held.lease.count() as u64, held.lease.bytes());
+        let done = Done::new(Code::Done, self.leases_made, held.lease.count() as u64);
         self.leases.insert(self.leases_made, held);
-        let done = Done::new(done.tag, Code::Done, self.leases_made, count);
         done.with_told(&bytes.to_ne_bytes())
     }
 
@@ -414,9 +425,9 @@ impl Books {
     ///
     /// # Errors
     /// Which limit it exceeds.
-    fn hold(&mut self, bytes: u64, counts: &Counts) -> Result<(), &'static str> {
+    fn hold(&mut self, bytes: u64, counts: &Counts) -> Result<(), Reason> {
         if self.is_closed {
-            return Err("the client is gone");
+            return Err(Reason::limit("the client is gone"));
         }
         let most = self.shares.client_bytes_max;
         let fits =
@@ -425,17 +436,19 @@ impl Books {
             self.drop_expired(counts);
         }
         if !fits(self) {
-            return Err(
+            return Err(Reason::limit(
                 "this client would hold too much of the store by leases and objects in parts: release or commit some, \
                  or raise the server's --hold-share",
-            );
+            ));
         }
         let most = self.shares.all_bytes_max;
         let with = |has: u64| has.checked_add(bytes).filter(|all| *all <= most);
         let added = counts.held_bytes_now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
         added.map_err(|_| {
-            "all clients together would hold too much of the store by leases and objects in parts: try again, or \
-             raise the server's --hold-share"
+            Reason::limit(
+                "all clients together would hold too much of the store by leases and objects in parts: try again, or \
+                 raise the server's --hold-share",
+            )
         })?;
         self.held_bytes += bytes;
         Ok(())
@@ -482,8 +495,12 @@ impl Ended {
         Ended::with(done, AnyBuffer::None)
     }
 
-    fn keeping(tag: u64, kept: Kept) -> Ended {
-        Ended { kept, ..number(tag, 0) }
+    fn number(value: u64) -> Ended {
+        Ended::of(Done::new(Code::Done, value, 0))
+    }
+
+    fn keeping(kept: Kept) -> Ended {
+        Ended { kept, ..Ended::number(0) }
     }
 
     fn with(done: Done, memory: AnyBuffer) -> Ended {
@@ -492,108 +509,73 @@ impl Ended {
 }
 
 impl Flight {
-    /// Asks for at most `limit` objects, no more than fit in memory of the client's.
-    pub(super) fn scan(
-        store: &Store,
-        (prefix, from, limit): (&[u8], u64, u64),
-        memory: Buffer,
-    ) -> Flight {
-        let most = least(limit, page::objects_max(memory.len()));
-        Flight::Scan(store.scan_prefix(prefix, from, most), Some(memory))
-    }
-
-    /// Asks for at most `limit` removals, no more than fit in memory of the client's.
-    pub(super) fn removals(
-        store: &Store,
-        (prefix, from, limit): (&[u8], Option<u64>, u64),
-        memory: Buffer,
-    ) -> Flight {
-        let most = least(limit, page::removals_max(memory.len()));
-        Flight::Removals(store.removals(prefix, from, most), Some(memory))
-    }
-
-    /// Returns how the request ended, if it has; the context's waker is called once it has.
-    fn poll(&mut self, tag: u64, context: &mut Context<'_>) -> Option<Ended> {
+    /// Returns how the request ended, if it has; the context's waker is called once it has. The answer lacks its tag.
+    fn poll(&mut self, context: &mut Context<'_>) -> Option<Ended> {
         match self {
-            Flight::Put(pending) => ended(pending, tag, context, |put| {
-                Ended::with(outcome::stored(tag, &put), put.memory)
-            }),
+            Flight::Put(pending) => {
+                ended(pending, context, |put| Ended::with(outcome::stored(&put), put.memory))
+            }
             Flight::Get(pending) => {
-                of_answer(pending.poll_unverified(context), tag, |(read, digest)| {
-                    Ended::with(outcome::read(tag, &read, digest.as_ref()), read.memory)
+                of_answer(pending.poll_unverified(context), |(read, digest)| {
+                    Ended::with(outcome::read(&read, digest.as_ref()), read.memory)
                 })
             }
-            Flight::CheckedGet(pending) => ended(pending, tag, context, |read| {
-                Ended::with(outcome::read(tag, &read, None), read.memory)
-            }),
-            Flight::Yes(pending) => ended(pending, tag, context, |yes| number(tag, u64::from(yes))),
+            Flight::CheckedGet(pending) => {
+                ended(pending, context, |read| Ended::with(outcome::read(&read, None), read.memory))
+            }
+            Flight::Yes(pending) => ended(pending, context, |yes| Ended::number(u64::from(yes))),
             Flight::Info(pending) => {
-                ended(pending, tag, context, |info| Ended::of(outcome::about(tag, info)))
+                ended(pending, context, |info| Ended::of(outcome::about(info)))
             }
-            Flight::Reserve(pending, bytes) => ended(pending, tag, context, |writer| {
+            Flight::Reserve(pending, bytes) => ended(pending, context, |writer| {
                 let (writer, bytes) = (Arc::new(writer), *bytes);
-                Ended::keeping(tag, Kept::Writer(Writing { writer, bytes }))
+                Ended::keeping(Kept::Writer(Writing { writer, bytes }))
             }),
-            Flight::Fill(pending) => ended(pending, tag, context, |memory| {
-                Ended::with(Done::new(tag, Code::Done, 0, 0), memory)
-            }),
-            Flight::Seal(pending) => ended(pending, tag, context, |outcome| {
-                Ended::of(Done::new(tag, outcome::ended(outcome), 0, 0))
-            }),
-            Flight::Scan(pending, buffer) => {
-                let ended = ended(pending, tag, context, |page| {
-                    Ended::of(page::written(tag, &page, buffer.as_mut()))
-                })?;
-                let memory = buffer.take().map_or(AnyBuffer::None, AnyBuffer::One);
-                Some(Ended { memory, ..ended })
+            Flight::Fill(pending) => {
+                ended(pending, context, |memory| Ended { memory, ..Ended::number(0) })
             }
-            Flight::Removals(pending, buffer) => {
-                let ended = ended(pending, tag, context, |removed| {
-                    Ended::of(page::removed(tag, &removed, buffer.as_mut()))
-                })?;
-                let memory = buffer.take().map_or(AnyBuffer::None, AnyBuffer::One);
-                Some(Ended { memory, ..ended })
-            }
+            Flight::Seal(pending) => ended(pending, context, |outcome| {
+                Ended::of(Done::new(outcome::ended(outcome), 0, 0))
+            }),
+            Flight::Scan(pending, memory) => listed(pending, memory, context, page::written),
+            Flight::Removals(pending, memory) => listed(pending, memory, context, page::removed),
             Flight::LookupPrefix(pending) => {
-                ended(pending, tag, context, |count| number(tag, count as u64))
+                ended(pending, context, |count| Ended::number(count as u64))
             }
-            Flight::Lease(pending, time) => ended(pending, tag, context, |lease| {
+            Flight::Lease(pending, time) => ended(pending, context, |lease| {
                 let until = Instant::now() + *time;
-                Ended::keeping(tag, Kept::Lease(Held { lease, until }))
+                Ended::keeping(Kept::Lease(Held { lease, until }))
             }),
-            Flight::Commit(pending) => ended(pending, tag, context, |()| number(tag, 0)),
-            Flight::DeletePrefix(pending) => {
-                ended(pending, tag, context, |objects| number(tag, objects))
-            }
+            Flight::Commit(pending) => ended(pending, context, |()| Ended::number(0)),
+            Flight::DeletePrefix(pending) => ended(pending, context, Ended::number),
         }
     }
 }
 
-/// Returns the smaller one of a client's limit and what there is room for.
-fn least(limit: u64, most: usize) -> usize {
-    usize::try_from(limit).map_or(most, |limit| limit.min(most))
-}
-
-fn number(tag: u64, value: u64) -> Ended {
-    Ended::of(Done::new(tag, Code::Done, value, 0))
+/// Returns how a request for a list ended, which `write` writes to the client's memory.
+fn listed<T>(
+    pending: &mut Pending<T>,
+    memory: &mut Option<Buffer>,
+    context: &mut Context<'_>,
+    write: fn(&T, &mut Buffer) -> Done,
+) -> Option<Ended> {
+    let written = |list| Ended::of(write(&list, memory.as_mut().expect("there until the end")));
+    let ended = ended(pending, context, written)?;
+    Some(Ended { memory: memory.take().map_or(AnyBuffer::None, AnyBuffer::One), ..ended })
 }
 
 fn ended<T>(
     pending: &mut Pending<T>,
-    tag: u64,
     context: &mut Context<'_>,
     of: impl FnOnce(T) -> Ended,
 ) -> Option<Ended> {
-    of_answer(Pin::new(pending).poll(context), tag, of)
+    of_answer(Pin::new(pending).poll(context), of)
 }
 
-fn of_answer<T>(polled: Poll<Answer<T>>, tag: u64, of: impl FnOnce(T) -> Ended) -> Option<Ended> {
+fn of_answer<T>(polled: Poll<Answer<T>>, of: impl FnOnce(T) -> Ended) -> Option<Ended> {
     let Poll::Ready(answer) = polled else { return None };
-    Some(match answer {
-        Ok(answer) => of(answer),
-        Err(unfinished) => Ended {
-            memory: unfinished.memory,
-            ..Ended::of(Done::failed(tag, &Reason::of(&unfinished.error)))
-        },
-    })
+    Some(answer.map_or_else(
+        |Unfinished { error, memory }| Ended::with(Done::failed(&Reason::of(&error)), memory),
+        of,
+    ))
 }

@@ -22,7 +22,7 @@ use adit_kvstore::memory::{Memory, Probe, budget};
 use adit_shared::Atomics;
 
 use crate::mapping::{Mapping, PAGE};
-use crate::wire::{Code, Reason};
+use crate::wire::Reason;
 
 /// How much of clients' memory a server maps, and how.
 #[derive(Clone, Debug)]
@@ -51,7 +51,7 @@ impl Allowance {
     fn take(&self, bytes: u64) -> Result<Counted, Reason> {
         let Allowance { mapped_bytes, mappings, bytes_max: most, .. } = self;
         if let Err(has) = add(mapped_bytes, bytes, *most) {
-            return Err(limit(format!(
+            return Err(Reason::limit(format!(
                 "{bytes} bytes more than the {has} that all clients share; together they may share {most}: raise \
                  the server's --memory-all, or share less"
             )));
@@ -60,7 +60,7 @@ impl Allowance {
             mapped_bytes.fetch_sub(bytes, Ordering::Relaxed);
             let why =
                 "all clients together share too many pieces of memory: share fewer, larger ones";
-            return Err(limit(why));
+            return Err(Reason::limit(why));
         }
         let (mapped_bytes, mappings) = (Arc::clone(mapped_bytes), Arc::clone(mappings));
         Ok(Counted { bytes, mapped_bytes, mappings })
@@ -78,14 +78,6 @@ impl Drop for Counted {
         self.mapped_bytes.fetch_sub(self.bytes, Ordering::Relaxed);
         self.mappings.fetch_sub(1, Ordering::Relaxed);
     }
-}
-
-fn limit(why: impl ToString) -> Reason {
-    Reason::new(Code::Limit, why)
-}
-
-fn malformed(why: impl ToString) -> Reason {
-    Reason::new(Code::Malformed, why)
 }
 
 /// Maps `bytes` of a client's file as rings.
@@ -111,12 +103,12 @@ pub(super) fn dma(file: File, bytes: u64, allowance: &Allowance) -> Result<HostM
     let owner = map_checked(&file, bytes, allowance)?;
     // Maps the pages, which are there, now and not under a request.
     let populated = owner.0.populate();
-    populated.map_err(|why| malformed(format!("there is no memory for it: {why}")))?;
+    populated.map_err(|why| Reason::malformed(format!("there is no memory for it: {why}")))?;
     let (at, len) = (owner.0.start(), owner.0.len());
     let file = allowance.maps_files.then_some((file, 0));
     // SAFETY: the owner keeps the mapping, and this is the only one of it here: buffers of it lend no references.
     let memory = unsafe { HostMemory::adopt_shared(at, len, file, Box::new(owner)) };
-    memory.map_err(malformed)
+    memory.map_err(Reason::malformed)
 }
 
 /// Maps a client's file, all of whose pages are there and stay there. Touches no page: one that is not there would be
@@ -129,22 +121,30 @@ fn map_checked(
     match page_bytes(file) {
         Some(PAGE) => {}
         Some(other) => {
-            return Err(malformed(format!("its pages have {other} bytes; share memory of {PAGE}")));
+            return Err(Reason::malformed(format!(
+                "its pages have {other} bytes; share memory of {PAGE}"
+            )));
         }
-        None => return Err(malformed("it is not a memory file; share one of memfd_create")),
+        None => {
+            return Err(Reason::malformed("it is not a memory file; share one of memfd_create"));
+        }
     }
     if bytes == 0 || !bytes.is_multiple_of(PAGE) {
-        return Err(malformed(format!("it has {bytes} bytes; share whole pages of {PAGE}")));
+        return Err(Reason::malformed(format!(
+            "it has {bytes} bytes; share whole pages of {PAGE}"
+        )));
     }
     if !seal_length(file) {
-        return Err(malformed("it can be shortened; make it with MFD_ALLOW_SEALING"));
+        return Err(Reason::malformed("it can be shortened; make it with MFD_ALLOW_SEALING"));
     }
     // After it was sealed: before, the length could change.
-    let has = file.metadata().map_err(malformed)?.len();
+    let has = file.metadata().map_err(Reason::malformed)?.len();
     if has < bytes {
-        return Err(malformed(format!("the file has {has} bytes, {bytes} are to be shared")));
+        return Err(Reason::malformed(format!(
+            "the file has {has} bytes, {bytes} are to be shared"
+        )));
     }
-    let len = usize::try_from(bytes).map_err(malformed)?;
+    let len = usize::try_from(bytes).map_err(Reason::malformed)?;
     let counted = allowance.take(bytes)?;
     let may_take = match allowance.maps_files {
         // Pages can be taken out of all these files, and be made anew by this process.
@@ -153,16 +153,16 @@ fn map_checked(
     };
     check_room(may_take)?;
     let map = Mapping::new(file, len);
-    let map = map.map_err(|why| malformed(format!("cannot map it for writing: {why}")))?;
+    let map = map.map_err(|why| Reason::malformed(format!("cannot map it for writing: {why}")))?;
     // After it was mapped: from then on it cannot be.
     if !allowance.maps_files && !seal_pages(file) {
         let why = "pages can be taken out of it: map it, and leave it open to seals (Linux 5.1); Adit's own client of \
                    this version does";
-        return Err(malformed(why));
+        return Err(Reason::malformed(why));
     }
-    let hole = first_hole(file).map_err(malformed)?;
+    let hole = first_hole(file).map_err(Reason::malformed)?;
     if hole < bytes {
-        return Err(malformed(format!(
+        return Err(Reason::malformed(format!(
             "its page at {hole} is not there: write all of it before it is shared"
         )));
     }
@@ -182,7 +182,7 @@ fn check_room(bytes: u64) -> Result<(), Reason> {
             "the server's control group leaves it {left} bytes, and mapping it may take {bytes}: raise its limit, or \
              share less"
         );
-        return Err(limit(why));
+        return Err(Reason::limit(why));
     }
     Ok(())
 }
@@ -191,6 +191,7 @@ fn check_room(bytes: u64) -> Result<(), Reason> {
 mod tests {
     use super::*;
     use crate::memory::make;
+    use crate::wire::Code;
     use nix::fcntl::{FallocateFlags, FcntlArg, SealFlag, fallocate, fcntl};
     use nix::sys::memfd::{MFdFlags, memfd_create};
 

@@ -11,7 +11,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use adit_driver::runtime::caught;
-use adit_driver::serve::parts::{Signaller, close_elsewhere, is_eventfd};
+use adit_driver::serve::parts::{Signaller, is_eventfd};
 use adit_kvstore::layout::Layout;
 use adit_kvstore::store::{Attached, PutWith};
 use adit_kvstore::{Store, UNIT_BYTES};
@@ -29,7 +29,7 @@ use super::taking::Taking;
 use super::waiting::Waiting;
 
 use crate::ring::{self, Rings};
-use crate::socket::{Incoming, Peer};
+use crate::socket::{Files, Incoming, Peer};
 use crate::wire::{Code, GREETING_FILES, Matter, Message, Reason, VERSION, layout_of};
 
 /// How long a client may take to greet.
@@ -91,19 +91,16 @@ pub(super) fn run(common: &Common<'_>, number: u64, stream: UnixStream) {
         Err(why) => End::Left(format!("cannot serve it: {why}")),
     };
     let end = if common.waiting.remove(number) { End::TurnedAway } else { end };
-    let told = match end {
-        End::Left(why) => Some((why, false)),
-        End::Expelled(why) => Some((why, true)),
-        End::TurnedAway => None,
-    };
     let counts = common.counts;
-    match told {
-        Some((why, is_expelled)) => {
-            // Before it is counted, so that the counters show reported events only.
-            (common.tell)(&Event::ClientGone { client: number, why, is_expelled });
-            counts.clients_expelled.fetch_add(u64::from(is_expelled), Ordering::Relaxed);
-        }
-        None => drop(counts.clients_turned_away.fetch_add(1, Ordering::Relaxed)),
+    let gone = |why, is_expelled| {
+        // Before it is counted, so that the counters show reported events only.
+        (common.tell)(&Event::ClientGone { client: number, why, is_expelled });
+        counts.clients_expelled.fetch_add(u64::from(is_expelled), Ordering::Relaxed);
+    };
+    match end {
+        End::Left(why) => gone(why, false),
+        End::Expelled(why) => gone(why, true),
+        End::TurnedAway => drop(counts.clients_turned_away.fetch_add(1, Ordering::Relaxed)),
     }
     counts.clients_now.fetch_sub(u64::from(is_counted), Ordering::Relaxed);
 }
@@ -183,23 +180,18 @@ impl<'a> Session<'a> {
                 Incoming::Nothing => return Ok(()),
                 Incoming::Gone(why) => return Err(End::Left(why)),
                 Incoming::Message(message, files) => {
-                    let matter = message.matter();
-                    let Some(matter) = matter else {
-                        close_elsewhere(files);
+                    let Some(matter) = message.matter() else {
                         return Err(End::Expelled("it does not speak this protocol".to_owned()));
                     };
                     if self.greeted.is_none() && !self.common.waiting.greets(self.number) {
-                        close_elsewhere(files);
                         return Err(End::TurnedAway);
                     }
                     if matter == Matter::Unshare {
-                        self.unshare(message.numbers[0], files)?;
+                        self.unshare(message.numbers[0])?;
                         continue;
                     }
-                    let answer = match self.handle(matter, &message, files) {
-                        Ok(numbers) => self.answer_of(matter, numbers),
-                        Err(reason) => Message::refused(matter, &reason),
-                    };
+                    let answer = self.handle(matter, &message, files);
+                    let answer = answer.unwrap_or_else(|why| Message::refused(matter, &why));
                     self.peer.answer(&answer).map_err(End::Left)?;
                     if self.greeted.is_none() {
                         let why = answer.reason().error().to_string();
@@ -215,75 +207,54 @@ impl<'a> Session<'a> {
         }
     }
 
-    fn answer_of(&self, matter: Matter, numbers: [u64; 4]) -> Message {
-        let answer = Message::new(matter, numbers);
-        if matter != Matter::Stats {
-            return answer;
-        }
-        match self.common.store.stats().wait() {
-            Ok(stats) => {
-                let fields = stats.fields();
-                let serving = self.common.counts.read();
-                answer.with_body(&[fields.as_bytes(), serving.as_bytes()].concat())
-            }
-            Err(why) => Message::refused(matter, &Reason::of(&why.into())),
-        }
-    }
-
     fn handle(
         &mut self,
         matter: Matter,
         message: &Message,
-        files: Vec<File>,
-    ) -> Result<[u64; 4], Reason> {
+        files: Files,
+    ) -> Result<Message, Reason> {
         if matter == Matter::Greet {
-            return self.greet(message, files);
+            return Ok(Message::new(matter, self.greet(message, files)?));
         }
-        if self.greeted.is_none() {
-            close_elsewhere(files);
-            return Err(Reason::new(Code::Malformed, "greet first"));
-        }
-        let number = message.numbers[0];
-        match matter {
-            Matter::Share => self.share(number, files),
-            Matter::Layout => self.layout(message.numbers),
-            Matter::Greet | Matter::Unshare | Matter::Stats => Ok([0; 4]),
-        }
+        let Some(Greeted { desk, link, .. }) = &self.greeted else {
+            return Err(Reason::malformed("greet first"));
+        };
+        let (desk, link) = (Arc::clone(desk), Arc::clone(link));
+        let answer = |number| Message::new(matter, [number, 0, 0, 0]);
+        Ok(match matter {
+            Matter::Share => answer(self.share(&desk, message.numbers[0], files)?),
+            Matter::Layout => answer(self.layout(&link, message.numbers)?),
+            Matter::Stats => {
+                let stats = self.common.store.stats().wait();
+                let fields = stats.map_err(|why| Reason::of(&why.into()))?.fields();
+                let serving = self.common.counts.read();
+                answer(0).with_body(&[fields.as_bytes(), serving.as_bytes()].concat())
+            }
+            Matter::Greet | Matter::Unshare => unreachable!("handled before"),
+        })
     }
 
-    fn greet(&mut self, message: &Message, files: Vec<File>) -> Result<[u64; 4], Reason> {
+    fn greet(&mut self, message: &Message, mut files: Files) -> Result<[u64; 4], Reason> {
         let [version, depth, process, _] = message.numbers;
-        let refuse = |why: String| Err(Reason::new(Code::Malformed, why));
-        let [rings, bell, client_bell] = match <[File; GREETING_FILES]>::try_from(files) {
-            Ok(files) => files,
-            Err(files) => {
-                close_elsewhere(files);
-                return refuse(format!("{GREETING_FILES} files come with a greeting"));
-            }
+        let [rings, bell, client_bell] = &files.0[..] else {
+            let why = format!("{GREETING_FILES} files come with a greeting");
+            return Err(Reason::malformed(why));
         };
         if version != VERSION {
-            close_elsewhere([rings, bell, client_bell]);
-            return refuse(format!(
+            return Err(Reason::malformed(format!(
                 "the server speaks version {VERSION}, the client {version}: use one version of Adit"
-            ));
+            )));
         }
         if self.greeted.is_some() || !ring::is_depth(depth) {
-            close_elsewhere([rings, bell, client_bell]);
-            return refuse("a greeting comes once, with rings of 2 to 4096 entries".to_owned());
+            let why = "a greeting comes once, with rings of 2 to 4096 entries";
+            return Err(Reason::malformed(why));
         }
-        if !is_eventfd(&bell) || !is_eventfd(&client_bell) {
-            close_elsewhere([rings, bell, client_bell]);
-            return refuse("the doorbells are no eventfds".to_owned());
+        if !is_eventfd(bell) || !is_eventfd(client_bell) {
+            return Err(Reason::malformed("the doorbells are no eventfds"));
         }
-        let with = match self.take_place().and_then(|()| self.put_with(message)) {
-            Ok(with) => with,
-            Err(refusal) => {
-                close_elsewhere([rings, bell, client_bell]);
-                return Err(refusal);
-            }
-        };
-        let memory = mapped::rings(&rings, ring::bytes(depth), &self.allowance);
-        close_elsewhere(rings);
+        self.take_place()?;
+        let with = self.put_with(message)?;
+        let memory = mapped::rings(rings, ring::bytes(depth), &self.allowance);
         let memory = memory.map_err(|Reason { code, text, .. }| {
             Reason::new(code, format!("the rings' memory: {text}"))
         })?;
@@ -296,6 +267,8 @@ impl<'a> Session<'a> {
         let (store, counts) = (self.common.store, self.common.counts);
         let stats = store.stats().wait().map_err(|why| Reason::of(&why.into()))?;
         let shares = Shares::new(stats.capacity_units * UNIT_BYTES, self.common.options);
+        let bells = <[File; 2]>::try_from(files.0.split_off(1));
+        let [bell, client_bell] = bells.expect("two files follow that of the rings");
         let desk = Desk::new(&rings, depth, shares, (signaller, client_bell), counts);
         let ends = (store.clone(), Arc::clone(&link));
         let lease_max = self.common.options.lease_max;
@@ -315,13 +288,13 @@ impl<'a> Session<'a> {
         let taken = clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another);
         self.is_counted = taken.is_ok();
         let why = || format!("too many clients: the server takes {most}; raise its --clients");
-        taken.map(drop).map_err(|_| Reason::new(Code::Limit, why()))
+        taken.map(drop).map_err(|_| Reason::limit(why()))
     }
 
     /// Returns how the client's objects are stored: for its tenant, if it names one.
     fn put_with(&self, message: &Message) -> Result<PutWith, Reason> {
         let name = std::str::from_utf8(message.body());
-        let name = name.map_err(|_| Reason::new(Code::Malformed, "a tenant's name is text"))?;
+        let name = name.map_err(|_| Reason::malformed("a tenant's name is text"))?;
         let tenant = match name {
             "" => None,
             name => {
@@ -349,48 +322,37 @@ impl<'a> Session<'a> {
             "too many tenants for another: clients bring in new ones while there are fewer than {most}; raise the \
              server's --tenants, or end it and give this one a quota by 'adit kv tenant TARGET {name} --quota SIZE'"
         );
-        Err(Reason::new(Code::Limit, why))
+        Err(Reason::limit(why))
     }
 
-    fn share(&mut self, bytes: u64, mut files: Vec<File>) -> Result<[u64; 4], Reason> {
-        let file = match (files.pop(), files.is_empty()) {
-            (Some(file), true) => file,
-            (last, _) => {
-                close_elsewhere((files, last));
-                return Err(Reason::new(Code::Malformed, "one file comes with memory to share"));
-            }
-        };
+    /// Maps a client's memory for requests, and returns the region's number.
+    fn share(&mut self, desk: &Desk, bytes: u64, mut files: Files) -> Result<u64, Reason> {
+        if files.0.len() != 1 {
+            return Err(Reason::malformed("one file comes with memory to share"));
+        }
         let most = self.common.options.client_bytes_max;
         if self.shared_bytes.checked_add(bytes).is_none_or(|all| all > most) {
-            close_elsewhere(file);
             let why = format!(
                 "{bytes} bytes more than the {} that it shares; a client may share {most}: raise the server's \
                  --memory, or share less",
                 self.shared_bytes
             );
-            return Err(Reason::new(Code::Limit, why));
+            return Err(Reason::limit(why));
         }
-        let Some(Greeted { desk, .. }) = &self.greeted else {
-            unreachable!("checked by the caller")
-        };
+        let file = files.0.pop().expect("there is one");
         let memory = mapped::dma(file, bytes, &self.allowance)?;
         let buffer = self.common.store.register(memory);
-        let buffer = buffer.map_err(|why| Reason::of(&why))?;
-        let number = desk.add_region(buffer);
-        let number =
-            number.ok_or_else(|| Reason::new(Code::Limit, "it shares too many regions"))?;
+        let number = desk.add_region(buffer.map_err(|why| Reason::of(&why))?);
+        let number = number.ok_or_else(|| Reason::limit("it shares too many regions"))?;
         self.shared_bytes += bytes;
         let place = number as usize;
         self.regions_bytes.resize(self.regions_bytes.len().max(place + 1), 0);
         self.regions_bytes[place] = bytes;
-        Ok([number.into(), 0, 0, 0])
+        Ok(number.into())
     }
 
     /// Lets go of a region. The client does not wait for an answer, so one that names another breaks a rule.
-    fn unshare(&mut self, number: u64, files: Vec<File>) -> Result<(), End> {
-        if !files.is_empty() {
-            close_elsewhere(files);
-        }
+    fn unshare(&mut self, number: u64) -> Result<(), End> {
         let Some(Greeted { desk, .. }) = &self.greeted else {
             return Err(End::Expelled("greet first".to_owned()));
         };
@@ -400,13 +362,10 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn layout(&mut self, numbers: [u64; 4]) -> Result<[u64; 4], Reason> {
+    /// Defines a layout, and returns its number for the client.
+    fn layout(&self, link: &Link, numbers: [u64; 4]) -> Result<u64, Reason> {
         let layout = layout_of(numbers);
-        let layout =
-            layout.ok_or_else(|| Reason::new(Code::Malformed, "there cannot be such a layout"))?;
-        let Some(Greeted { link, .. }) = &self.greeted else {
-            unreachable!("checked by the caller")
-        };
+        let layout = layout.ok_or_else(|| Reason::malformed("there cannot be such a layout"))?;
         let layouts = || link.layouts.lock().unwrap_or_else(PoisonError::into_inner);
         let most = self.common.options.client_layouts_max;
         let known = layouts().iter().position(|known| *known.layout() == layout);
@@ -414,7 +373,7 @@ impl<'a> Session<'a> {
             Some(place) => place,
             None if layouts().len() >= most => {
                 let why = format!("a client may use {most} layouts: raise the server's --layouts");
-                return Err(Reason::new(Code::Limit, why));
+                return Err(Reason::limit(why));
             }
             None => {
                 self.check_layout(layout)?;
@@ -425,7 +384,7 @@ impl<'a> Session<'a> {
                 layouts().len() - 1
             }
         };
-        Ok([place as u64 + 1, 0, 0, 0])
+        Ok(place as u64 + 1)
     }
 
     /// Checks that a client may use this layout: that it is in use, or that few are.
@@ -440,7 +399,7 @@ impl<'a> Session<'a> {
             "too many layouts for another: clients bring in new ones while fewer than {most} have objects or are in \
              use; raise the server's --layouts-all, or delete the objects of some"
         );
-        Err(Reason::new(Code::Limit, why))
+        Err(Reason::limit(why))
     }
 
     /// Takes no more requests, and lets those in progress end.

@@ -23,29 +23,33 @@ use adit_kvstore::{Key, Store, Version};
 use super::counts::Counts;
 use super::desk::{Desk, Flight};
 use super::link::{End, Link};
-use super::outcome;
+use super::page;
 use crate::ring::{ANYTHING, Asked, Broken, Rings, Sleep};
-use crate::wire::{Ask, Code, Done, KEYS_MAX, MemoryRun, RequestEntry};
+use crate::wire::{Ask, Code, Done, KEYS_MAX, MemoryRun, Reason, RequestEntry};
 
 /// The most requests that are given to the store together.
 const TOGETHER_MAX: u64 = 256;
 
-/// Puts that go to the store together.
-struct Puts {
-    layout: u32,
-    ttl_s: u32,
-    condition: Condition,
-    items: Vec<(u64, Key, MemoryRun, u64, Buffer)>,
+/// Requests of one kind that go to the store together, and for each its tag and its memory.
+#[derive(Default)]
+struct Together {
+    items: Items,
+    tags: Vec<(u64, Option<MemoryRun>)>,
 }
 
-/// Requests of one kind that go to the store together.
-enum Together {
+#[derive(Default)]
+enum Items {
+    #[default]
     None,
-    Gets(Vec<(u64, Key, Part, MemoryRun, Buffer)>),
-    Puts(Puts),
+    Gets(Vec<(Key, Part, AnyBuffer)>),
+    /// Puts with the same options.
+    Puts(Options, Vec<(Key, Payload<'static>)>),
     /// Requests of one kind about keys alone.
-    Keys(ByKey, Vec<(u64, Key)>),
+    Keys(ByKey, Vec<Key>),
 }
+
+/// The options of a put: layout, seconds until it expires, and condition.
+type Options = (u32, u32, Condition);
 
 /// A question about a key that is answered with yes or no.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,7 +111,7 @@ impl Taking {
             return Ok(0);
         }
         self.counts.requests.fetch_add(count, Ordering::Relaxed);
-        let mut together = Together::None;
+        let mut together = Together::default();
         for _ in 0..count {
             let entry = self.asked.take();
             self.begin(&entry, &mut together)?;
@@ -119,14 +123,10 @@ impl Taking {
 
     fn begin(&mut self, entry: &RequestEntry, together: &mut Together) -> Result<(), String> {
         let tag = entry.head.tag;
-        let asked = Ask::of(entry).map_err(|why| (Code::Malformed, why));
-        let begun = asked.and_then(|ask| match ask {
-            Ask::Key(key) => self.add_key(key),
-            ask => self.start(tag, ask, together),
-        });
-        if let Err(why) = begun {
+        let asked = Ask::of(entry).map_err(Reason::malformed);
+        if let Err(why) = asked.and_then(|ask| self.start(tag, ask, together)) {
             // Answers come in any order, but a refusal needs no room of its own: its request had room.
-            self.desk.answer(&outcome::refused(tag, why));
+            self.desk.answer(&Done::failed(&why).with_tag(tag));
         }
         if self.keys.len() > KEYS_MAX {
             return Err(format!("it names more than {KEYS_MAX} keys in one request"));
@@ -134,47 +134,62 @@ impl Taking {
         Ok(())
     }
 
-    fn add_key(&mut self, key: Key) -> Result<(), (Code, &'static str)> {
-        self.keys.push(key);
+    fn start(&mut self, tag: u64, ask: Ask, together: &mut Together) -> Result<(), Reason> {
+        match ask {
+            Ask::Get { key, part, memory, version: None, is_checked: false } => {
+                let item = (key, part, AnyBuffer::One(self.desk.take(memory)?));
+                match &mut together.items {
+                    Items::Gets(gets) => gets.push(item),
+                    _ => self.regroup(together, Items::Gets(vec![item])),
+                }
+                together.tags.push((tag, Some(memory)));
+            }
+            Ask::Put { key, memory, bytes, layout, ttl_s, joins, condition } => {
+                if bytes > memory.bytes {
+                    return Err(Reason::malformed("an object has all of its bytes in its memory"));
+                }
+                self.check_layout(layout)?;
+                let item = (key, Payload::lent(self.desk.take(memory)?, bytes));
+                let with = (layout, ttl_s, condition);
+                match &mut together.items {
+                    Items::Puts(has, puts) if joins && *has == with => puts.push(item),
+                    _ => self.regroup(together, Items::Puts(with, vec![item])),
+                }
+                together.tags.push((tag, Some(memory)));
+            }
+            Ask::Key(key) => self.keys.push(key),
+            Ask::Exists(key) => self.by_key(together, ByKey::Exists, (tag, key)),
+            Ask::Delete { key, version: None } => {
+                self.by_key(together, ByKey::Delete, (tag, key));
+            }
+            Ask::Touch { key, ttl_s: Some(ttl_s) } => {
+                self.by_key(together, ByKey::Touch(ttl_s), (tag, key));
+            }
+            Ask::Refresh(key) => self.by_key(together, ByKey::Refresh, (tag, key)),
+            other => {
+                self.send(std::mem::take(together));
+                self.start_alone(tag, other)?;
+            }
+        }
         Ok(())
     }
 
-    fn start(
-        &mut self,
-        tag: u64,
-        ask: Ask,
-        together: &mut Together,
-    ) -> Result<(), (Code, &'static str)> {
-        let ask = match ask {
-            Ask::Get { key, part, memory, version: None, is_checked: false } => {
-                let buffer = self.desk.take(memory)?;
-                let gets = self.gets(together);
-                gets.push((tag, key, part, memory, buffer));
-                return Ok(());
-            }
-            Ask::Put { key, memory, bytes, layout, ttl_s, joins, condition } => {
-                self.check_put(memory, bytes, layout)?;
-                let buffer = self.desk.take(memory)?;
-                let puts = self.puts(together, (layout, ttl_s, condition), joins);
-                puts.push((tag, key, memory, bytes, buffer));
-                return Ok(());
-            }
-            Ask::Exists(key) => return self.by_key(together, ByKey::Exists, (tag, key)),
-            Ask::Delete { key, version: None } => {
-                return self.by_key(together, ByKey::Delete, (tag, key));
-            }
-            Ask::Touch { key, ttl_s: Some(ttl_s) } => {
-                return self.by_key(together, ByKey::Touch(ttl_s), (tag, key));
-            }
-            Ask::Refresh(key) => return self.by_key(together, ByKey::Refresh, (tag, key)),
-            other => other,
-        };
-        self.send(std::mem::replace(together, Together::None));
-        self.start_alone(tag, ask)
+    /// Adds a request about a key to those of its kind.
+    fn by_key(&self, together: &mut Together, kind: ByKey, (tag, key): (u64, Key)) {
+        match &mut together.items {
+            Items::Keys(has, keys) if *has == kind => keys.push(key),
+            _ => self.regroup(together, Items::Keys(kind, vec![key])),
+        }
+        together.tags.push((tag, None));
+    }
+
+    /// Gives requests to the store, and begins to collect others.
+    fn regroup(&self, together: &mut Together, items: Items) {
+        self.send(std::mem::replace(together, Together { items, tags: Vec::new() }));
     }
 
     /// Begins a request that goes to the store by itself.
-    fn start_alone(&mut self, tag: u64, ask: Ask) -> Result<(), (Code, &'static str)> {
+    fn start_alone(&mut self, tag: u64, ask: Ask) -> Result<(), Reason> {
         let mut run = None;
         let flight = match ask {
             Ask::Get { key, part, memory, version, is_checked } => {
@@ -183,22 +198,24 @@ impl Taking {
             }
             Ask::Scan { prefix, from, limit, memory } => {
                 let buffer = self.desk.take(*run.insert(memory))?;
-                Flight::scan(&self.store, (&prefix, from, limit), buffer)
+                let most = page::objects_max(&buffer, limit);
+                Flight::Scan(self.store.scan_prefix(&prefix, from, most), Some(buffer))
             }
             Ask::Removals { prefix, from, limit, memory } => {
                 let buffer = self.desk.take(*run.insert(memory))?;
-                Flight::removals(&self.store, (&prefix, from, limit), buffer)
+                let most = page::removals_max(&buffer, limit);
+                Flight::Removals(self.store.removals(&prefix, from, most), Some(buffer))
             }
             Ask::Info(key) => Flight::Info(self.store.info(key)),
             Ask::Reserve { key, bytes, layout, ttl_s, condition } => {
                 self.check_layout(layout)?;
-                let with = self.with(layout, ttl_s, condition);
+                let with = self.with((layout, ttl_s, condition));
                 let held = self.desk.hold(bytes)?;
                 Flight::Reserve(self.store.reserve(key, bytes, &with), held)
             }
             Ask::Fill { writer, offset, bytes, memory } => {
                 if bytes > memory.bytes {
-                    return Err((Code::Malformed, "a part has all of its bytes in its memory"));
+                    return Err(Reason::malformed("a part has all of its bytes in its memory"));
                 }
                 let writer = self.desk.writer(writer)?;
                 let buffer = self.desk.take(*run.insert(memory))?;
@@ -260,8 +277,8 @@ impl Taking {
     }
 
     /// Answers at once.
-    fn say(&mut self, tag: u64, is_so: bool) -> Result<(), (Code, &'static str)> {
-        self.desk.answer(&Done::new(tag, Code::Done, u64::from(is_so), 0));
+    fn say(&self, tag: u64, is_so: bool) -> Result<(), Reason> {
+        self.desk.answer(&Done::new(Code::Done, u64::from(is_so), 0).with_tag(tag));
         Ok(())
     }
 
@@ -269,85 +286,16 @@ impl Taking {
         self.link.layouts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn check_put(
-        &self,
-        memory: MemoryRun,
-        bytes: u64,
-        layout: u32,
-    ) -> Result<(), (Code, &'static str)> {
-        if bytes > memory.bytes {
-            return Err((Code::Malformed, "an object has all of its bytes in its memory"));
-        }
-        self.check_layout(layout)
-    }
-
-    fn check_layout(&self, layout: u32) -> Result<(), (Code, &'static str)> {
+    fn check_layout(&self, layout: u32) -> Result<(), Reason> {
         match layout {
             0 => Ok(()),
             number if number as usize <= self.layouts().len() => Ok(()),
-            _ => Err((Code::Malformed, "there is no such layout: define it first")),
-        }
-    }
-
-    /// Returns the list that the next get goes to.
-    fn gets<'a>(
-        &mut self,
-        together: &'a mut Together,
-    ) -> &'a mut Vec<(u64, Key, Part, MemoryRun, Buffer)> {
-        if !matches!(together, Together::Gets(_)) {
-            self.send(std::mem::replace(together, Together::Gets(Vec::new())));
-        }
-        let Together::Gets(items) = together else { unreachable!("made above") };
-        items
-    }
-
-    /// Returns the list that the next put with these options goes to. `joins`: it is of the call of the put before it.
-    fn puts<'a>(
-        &mut self,
-        together: &'a mut Together,
-        with: (u32, u32, Condition),
-        joins: bool,
-    ) -> &'a mut Vec<(u64, Key, MemoryRun, u64, Buffer)> {
-        let fits = joins
-            && matches!(together, Together::Puts(puts) if (puts.layout, puts.ttl_s, puts.condition) == with);
-        if !fits {
-            let (layout, ttl_s, condition) = with;
-            let empty = Puts { layout, ttl_s, condition, items: Vec::new() };
-            self.send(std::mem::replace(together, Together::Puts(empty)));
-        }
-        let Together::Puts(Puts { items, .. }) = together else { unreachable!("made above") };
-        items
-    }
-
-    /// Adds a request about a key to the list of its kind.
-    fn by_key(
-        &self,
-        together: &mut Together,
-        kind: ByKey,
-        item: (u64, Key),
-    ) -> Result<(), (Code, &'static str)> {
-        match together {
-            Together::Keys(of, items) if *of == kind => items.push(item),
-            _ => self.send(std::mem::replace(together, Together::Keys(kind, vec![item]))),
-        }
-        Ok(())
-    }
-
-    fn send_keys(&self, kind: ByKey, items: Vec<(u64, Key)>) {
-        let (tags, keys): (Vec<u64>, Vec<Key>) = items.into_iter().unzip();
-        let batch = match kind {
-            ByKey::Exists => self.store.exists_many(keys),
-            ByKey::Refresh => self.store.refresh_many(keys),
-            ByKey::Delete => self.store.delete_many(keys),
-            ByKey::Touch(ttl_s) => self.store.touch_many(keys, Duration::from_secs(ttl_s.into())),
-        };
-        for (tag, pending) in tags.into_iter().zip(batch) {
-            self.desk.begin(tag, Flight::Yes(pending), None);
+            _ => Err(Reason::malformed("there is no such layout: define it first")),
         }
     }
 
     /// Returns the options of what is put with a layout that there is, or 0.
-    fn with(&self, layout: u32, ttl_s: u32, condition: Condition) -> PutWith {
+    fn with(&self, (layout, ttl_s, condition): Options) -> PutWith {
         PutWith {
             condition,
             ttl: (ttl_s > 0).then(|| Duration::from_secs(ttl_s.into())),
@@ -357,42 +305,43 @@ impl Taking {
     }
 
     /// Gives requests to the store.
-    fn send(&self, together: Together) {
-        match together {
-            Together::None => {}
-            Together::Gets(mut items) if items.len() == 1 => {
-                let (tag, key, part, run, buffer) = items.remove(0);
-                let pending = self.store.get_into(key, part, buffer);
-                self.desk.begin(tag, Flight::Get(pending), Some(run));
-            }
-            Together::Gets(items) => {
-                let mut tags = Vec::with_capacity(items.len());
-                let gets = items.into_iter().map(|(tag, key, part, run, buffer)| {
-                    tags.push((tag, run));
-                    (key, part, AnyBuffer::One(buffer))
-                });
-                let batch = self.store.get_many_into(gets);
-                for ((tag, run), pending) in tags.into_iter().zip(batch) {
-                    self.desk.begin(tag, Flight::Get(pending), Some(run));
+    fn send(&self, Together { items, tags }: Together) {
+        let store = &self.store;
+        let mut tags = tags.into_iter();
+        let mut begin = |flight| {
+            let (tag, run) = tags.next().expect("each request has a tag");
+            self.desk.begin(tag, flight, run);
+        };
+        match items {
+            Items::None => {}
+            Items::Gets(gets) if gets.len() == 1 => {
+                for (key, part, into) in gets {
+                    begin(Flight::Get(store.get_into(key, part, into)));
                 }
             }
-            Together::Keys(kind, items) => self.send_keys(kind, items),
-            Together::Puts(Puts { layout, ttl_s, condition, mut items }) => {
-                let with = self.with(layout, ttl_s, condition);
-                if items.len() == 1 {
-                    let (tag, key, run, bytes, buffer) = items.remove(0);
-                    let pending = self.store.put_with(key, Payload::lent(buffer, bytes), &with);
-                    return self.desk.begin(tag, Flight::Put(pending), Some(run));
+            Items::Gets(gets) => {
+                store.get_many_into(gets).into_iter().for_each(|get| begin(Flight::Get(get)));
+            }
+            Items::Puts(with, puts) if puts.len() == 1 => {
+                let with = self.with(with);
+                for (key, data) in puts {
+                    begin(Flight::Put(store.put_with(key, data, &with)));
                 }
-                let mut tags = Vec::with_capacity(items.len());
-                let puts = items.into_iter().map(|(tag, key, run, bytes, buffer)| {
-                    tags.push((tag, run));
-                    (key, Payload::lent(buffer, bytes))
-                });
-                let batch = self.store.put_many(puts, &with);
-                for ((tag, run), pending) in tags.into_iter().zip(batch) {
-                    self.desk.begin(tag, Flight::Put(pending), Some(run));
-                }
+            }
+            Items::Puts(with, puts) => {
+                let puts = store.put_many(puts, &self.with(with));
+                puts.into_iter().for_each(|put| begin(Flight::Put(put)));
+            }
+            Items::Keys(kind, keys) => {
+                let asked = match kind {
+                    ByKey::Exists => store.exists_many(keys),
+                    ByKey::Refresh => store.refresh_many(keys),
+                    ByKey::Delete => store.delete_many(keys),
+                    ByKey::Touch(ttl_s) => {
+                        store.touch_many(keys, Duration::from_secs(ttl_s.into()))
+                    }
+                };
+                asked.into_iter().for_each(|answer| begin(Flight::Yes(answer)));
             }
         }
     }

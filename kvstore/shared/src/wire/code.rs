@@ -1,9 +1,10 @@
 //! How requests end, as numbers.
 
 use adit_kvstore::shard::Decline;
+use zerocopy::TryFromBytes;
 
 /// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u16)]
 pub enum Code {
     /// As it was asked for: stored, read, removed, counted.
@@ -65,36 +66,7 @@ pub enum Code {
 impl Code {
     /// Returns the code with this number; [`Code::Failed`] for one that this version does not know.
     pub fn of(number: u16) -> Code {
-        use Code::*;
-        let all = [
-            Done,
-            Miss,
-            DeclinedByAdmission,
-            DeclinedByBudget,
-            Unverified,
-            TooLarge,
-            Full,
-            Quota,
-            Memory,
-            Part,
-            Deadline,
-            Device,
-            NoSpace,
-            Closed,
-            Failed,
-            Conflict,
-            Tenant,
-            Layout,
-            Foreign,
-            Writer,
-            Unfilled,
-            Malformed,
-            InUse,
-            Limit,
-            Undefined,
-            Timeout,
-        ];
-        all.into_iter().find(|code| *code as u16 == number).unwrap_or(Failed)
+        Code::try_read_from_bytes(&number.to_ne_bytes()).unwrap_or(Code::Failed)
     }
 
     /// Returns the code of an object that is not stored, or gets no room.

@@ -26,11 +26,17 @@ pub struct Reason {
 impl Reason {
     /// Creates the reason of a server that refuses a request by itself.
     pub fn new(code: Code, why: impl ToString) -> Reason {
-        Reason::with(code, 0, 0, why)
+        Reason { code, value: 0, extra: 0, text: why.to_string() }
     }
 
-    fn with(code: Code, value: u64, extra: u64, text: impl ToString) -> Reason {
-        Reason { code, value, extra, text: text.to_string() }
+    /// Creates the reason of a request that means nothing, or names what is not there.
+    pub fn malformed(why: impl ToString) -> Reason {
+        Reason::new(Code::Malformed, why)
+    }
+
+    /// Creates the reason of a request beyond a limit of the server's.
+    pub fn limit(why: impl ToString) -> Reason {
+        Reason::new(Code::Limit, why)
     }
 
     /// Encodes an error of the server's store.
@@ -39,45 +45,36 @@ impl Reason {
             Error::Failed(failure) => Reason::of_failure(failure),
             Error::Timeout { after, .. } => {
                 let ms = u64::try_from(after.as_millis()).unwrap_or(u64::MAX);
-                Reason::with(Code::Timeout, ms, 0, "")
+                Reason { value: ms, ..Reason::new(Code::Timeout, "") }
             }
             Error::Died { .. } => Reason::new(Code::Closed, error),
-            Error::Invalid { .. } | Error::Key { .. } => Reason::new(Code::Malformed, error),
+            Error::Invalid { .. } | Error::Key { .. } => Reason::malformed(error),
             _ => Reason::new(Code::Failed, error),
         }
     }
 
     fn of_failure(failure: &Failure) -> Reason {
-        match failure {
-            Failure::TooLarge { needs, has } => Reason::with(Code::TooLarge, *needs, *has, ""),
-            Failure::Full => Reason::with(Code::Full, 0, 0, ""),
-            Failure::Quota { tenant, quota_bytes } => {
-                Reason::with(Code::Quota, *quota_bytes, 0, tenant)
-            }
-            Failure::Tenant(why) => Reason::new(Code::Tenant, why),
-            Failure::Layout(why) => Reason::new(Code::Layout, why),
-            Failure::Memory { needs, has } => Reason::with(Code::Memory, *needs, *has, ""),
-            Failure::Foreign { device } => Reason::with(Code::Foreign, u64::from(*device), 0, ""),
-            Failure::Conflict { found } => Reason::with(
-                Code::Conflict,
-                found.unwrap_or_default().0,
-                u64::from(found.is_some()),
-                "",
-            ),
-            Failure::Part(why) => Reason::new(Code::Part, why),
-            Failure::Writer => Reason::with(Code::Writer, 0, 0, ""),
-            Failure::Unfilled { missing_bytes } => {
-                Reason::with(Code::Unfilled, *missing_bytes, 0, "")
-            }
-            Failure::Declined(why) => Reason::with(Code::of_decline(*why), 0, 0, ""),
-            Failure::Undefined(what) => Reason::new(Code::Undefined, what),
-            Failure::Deadline => Reason::with(Code::Deadline, 0, 0, ""),
-            Failure::Device { device, why } => {
-                Reason::with(Code::Device, u64::from(*device), 0, why)
-            }
-            Failure::NoSpace { device } => Reason::new(Code::NoSpace, device),
-            Failure::Closed => Reason::new(Code::Closed, failure),
-        }
+        let (code, value, extra, text) = match failure {
+            Failure::TooLarge { needs, has } => (Code::TooLarge, *needs, *has, ""),
+            Failure::Full => (Code::Full, 0, 0, ""),
+            Failure::Quota { tenant, quota_bytes } => (Code::Quota, *quota_bytes, 0, &**tenant),
+            Failure::Tenant(why) => (Code::Tenant, 0, 0, &**why),
+            Failure::Layout(why) => (Code::Layout, 0, 0, &**why),
+            Failure::Memory { needs, has } => (Code::Memory, *needs, *has, ""),
+            Failure::Foreign { device } => (Code::Foreign, u64::from(*device), 0, ""),
+            Failure::Conflict { found: Some(version) } => (Code::Conflict, version.0, 1, ""),
+            Failure::Conflict { found: None } => (Code::Conflict, 0, 0, ""),
+            Failure::Part(why) => (Code::Part, 0, 0, &**why),
+            Failure::Writer => (Code::Writer, 0, 0, ""),
+            Failure::Unfilled { missing_bytes } => (Code::Unfilled, *missing_bytes, 0, ""),
+            Failure::Declined(why) => (Code::of_decline(*why), 0, 0, ""),
+            Failure::Undefined(what) => (Code::Undefined, 0, 0, *what),
+            Failure::Deadline => (Code::Deadline, 0, 0, ""),
+            Failure::Device { device, why } => (Code::Device, u64::from(*device), 0, &**why),
+            Failure::NoSpace { device } => (Code::NoSpace, 0, 0, &**device),
+            Failure::Closed => return Reason::new(Code::Closed, failure),
+        };
+        Reason { code, value, extra, text: text.to_owned() }
     }
 
     /// Decodes the error. A server whose store has ended ends, too: then it is lost.

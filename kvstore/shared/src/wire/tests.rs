@@ -145,9 +145,9 @@ proptest! {
 
 #[test]
 fn long_texts_are_cut_at_a_character() {
-    let done = Done::new(3, Code::Device, 0, 0).with_text(&"ä".repeat(200));
+    let done = Done::new(Code::Device, 0, 0).with_tag(3).with_text(&"ä".repeat(200));
     assert_eq!(done.text(), "ä".repeat(112));
-    let odd = Done::new(3, Code::Device, 0, 0).with_text(&format!("x{}", "ä".repeat(200)));
+    let odd = Done::new(Code::Device, 0, 0).with_tag(3).with_text(&format!("x{}", "ä".repeat(200)));
     assert_eq!(odd.text(), format!("x{}", "ä".repeat(111)));
     let message = Message::new(Matter::Share, [0; 4]).with_body(&[b'x'; 1000]);
     assert_eq!((message.body().len(), message.matter()), (BODY_BYTES, Some(Matter::Share)));
@@ -162,7 +162,7 @@ fn a_digest_takes_the_place_of_the_text_and_comes_back() {
         last_bytes: 1,
         sum: u64::MAX - 1,
     };
-    let done = Done::new(3, Code::Unverified, 70_000, 7).with_digest(&digest);
+    let done = Done::new(Code::Unverified, 70_000, 7).with_tag(3).with_digest(&digest);
     assert_eq!((done.digest(), done.words()), (Some(digest), DONE_HEAD_WORDS + 5));
     assert_eq!(Done { code: Code::Done as u16, ..done }.digest(), None, "it is verified");
 }
@@ -218,9 +218,10 @@ fn failures() -> Vec<Failure> {
 fn each_failure_comes_back_as_it_was_in_an_answer_and_in_a_message() {
     for failure in failures() {
         let reason = Reason::of(&Error::Failed(failure.clone()));
-        for told in
-            [Done::failed(7, &reason).reason(), Message::refused(Matter::Layout, &reason).reason()]
-        {
+        for told in [
+            Done::failed(&reason).with_tag(7).reason(),
+            Message::refused(Matter::Layout, &reason).reason(),
+        ] {
             let Error::Failed(came) = told.error() else { panic!("{failure:?}") };
             assert_eq!(came, failure);
         }

@@ -150,7 +150,7 @@ fn wrong(bytes: u64) -> Digest {
 }
 
 fn unverified(tag: u64, bytes: u64, digest: &Digest) -> Done {
-    Done::new(tag, Code::Unverified, bytes, 1).with_digest(digest)
+    Done::new(Code::Unverified, bytes, 1).with_tag(tag).with_digest(digest)
 }
 
 /// A source that ends before its first byte.
@@ -220,7 +220,7 @@ fn nothing_that_is_dropped_waits_for_the_server() {
             fake.take_memory(0);
             for (value, extra) in [(10, 1), (5, 1), (9, 0)] {
                 let tag = fake.take().head.tag;
-                fake.answer(&Done::new(tag, Code::Done, value, extra));
+                fake.answer(&Done::new(Code::Done, value, extra).with_tag(tag));
             }
             fake.take_memory(1);
             assert_eq!(fake.taken_back(), 1);
@@ -260,7 +260,7 @@ fn what_is_read_of_a_value_stays_as_it_was_whatever_the_server_writes() {
     let contents = [&[b'a'; 9000][..], &[0xff; 9000]];
     let serve = |fake: &mut Fake| {
         let tag = fake.take().head.tag;
-        fake.answer(&Done::new(tag, Code::Done, 9000, 1));
+        fake.answer(&Done::new(Code::Done, 9000, 1).with_tag(tag));
     };
     with_flicker(contents, serve, |client| {
         let value = client.get(key(1)).wait().expect("got").expect("a hit");
@@ -291,7 +291,7 @@ fn a_page_of_a_scan_is_read_once() {
         for _ in 0..300 {
             let entry = fake.take();
             assert!(matches!(Ask::of(&entry), Ok(Ask::Scan { .. })));
-            fake.answer(&Done::new(entry.head.tag, Code::Done, 1, 7));
+            fake.answer(&Done::new(Code::Done, 1, 7).with_tag(entry.head.tag));
         }
     };
     with_flicker([&short, &long], serve, |client| {
@@ -334,7 +334,7 @@ fn bytes_that_do_not_match_are_not_seen_and_the_server_is_asked_to_look() {
                 assert!(is_checked && again.offset == run.offset && again.bytes >= BYTES);
                 memory.write_all_at(&good, again.offset).expect("written");
                 let code = if number % 2 == 0 { Code::Done } else { Code::Miss };
-                fake.answer(&Done::new(tag, code, BYTES, 1));
+                fake.answer(&Done::new(code, BYTES, 1).with_tag(tag));
             }
         });
         for number in 0..digests.len() {
@@ -409,7 +409,7 @@ fn a_get_that_is_made_again_waits_for_none_that_waits_for_its_memory() {
             fake.take_memory(0);
             let (tag, ..) = fake.take_get();
             // It takes all of the pool.
-            fake.answer(&Done::new(tag, Code::Memory, all, 0));
+            fake.answer(&Done::new(Code::Memory, all, 0).with_tag(tag));
             let (tag, run, _) = fake.take_get();
             assert_eq!(run.bytes, all);
             has_all.send(()).expect("the client waits for it");
@@ -417,10 +417,10 @@ fn a_get_that_is_made_again_waits_for_none_that_waits_for_its_memory() {
             fake.answer(&unverified(tag, all, &wrong(all)));
             let (tag, run, is_checked) = fake.take_get();
             assert!(is_checked && run.bytes == all, "before the other get");
-            fake.answer(&Done::new(tag, Code::Done, all, 1));
+            fake.answer(&Done::new(Code::Done, all, 1).with_tag(tag));
             let (tag, _, is_checked) = fake.take_get();
             assert!(!is_checked);
-            fake.answer(&Done::new(tag, Code::Miss, 0, 0));
+            fake.answer(&Done::new(Code::Miss, 0, 0).with_tag(tag));
         });
         let mut first = client.get(key(1));
         while has_it_all.try_recv().is_err() {
@@ -448,7 +448,7 @@ fn a_get_that_is_made_again_gets_the_memory_that_it_then_needs() {
                 let (tag, run, is_checked) = fake.take_get();
                 assert_eq!((run.bytes, is_checked), (has, false));
                 fake.answer(&match is_first {
-                    true => Done::new(tag, Code::Memory, 300 << 10, 0),
+                    true => Done::new(Code::Memory, 300 << 10, 0).with_tag(tag),
                     false => unverified(tag, 9000, &wrong(9000)),
                 });
             }
@@ -456,8 +456,8 @@ fn a_get_that_is_made_again_gets_the_memory_that_it_then_needs() {
                 let (tag, run, is_checked) = fake.take_get();
                 assert_eq!((run.bytes, is_checked), (has, true));
                 fake.answer(&match needs {
-                    0 => Done::new(tag, Code::Done, 200 << 10, 3),
-                    needs => Done::new(tag, Code::Memory, needs, 0),
+                    0 => Done::new(Code::Done, 200 << 10, 3).with_tag(tag),
+                    needs => Done::new(Code::Memory, needs, 0).with_tag(tag),
                 });
             }
         });

@@ -23,7 +23,7 @@ pub(crate) enum Answered {
     Copy(Value, View),
     /// A value that was copied to an object.
     Object(Py<PyBytes>),
-    Count(u64),
+    Count(usize),
     Removals(Removed),
     Done,
     Failed(Error),

@@ -79,11 +79,8 @@ pub(crate) fn pairs(
 ) -> PyResult<Vec<(Key, View)>> {
     let (keys, views) = (keys(keys_of)?, views(buffers, take)?);
     if keys.len() != views.len() {
-        let why = Error::Invalid {
-            what: "the number of buffers",
-            value: views.len().to_string(),
-            fix: format!("there are {} keys: give one buffer for each", keys.len()),
-        };
+        let fix = format!("there are {} keys: give one buffer for each", keys.len());
+        let why = Error::invalid("the number of buffers", views.len(), fix);
         return Err(errors::of(keys_of.py(), &why));
     }
     Ok(keys.into_iter().zip(views).collect())

@@ -1,6 +1,6 @@
 //! KV blocks of a model, written layer by layer, and leases.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use adit_kvstore::layout::Layout as Shape;
 use adit_kvstore::shard::Failure;
@@ -13,6 +13,7 @@ use crate::arguments;
 use crate::errors;
 use crate::forked::Ours;
 use crate::link::Link;
+use crate::lock::lock;
 use crate::numbers;
 use crate::options;
 use crate::scope::{self, Scope};
@@ -42,12 +43,8 @@ impl Layout {
     /// `InvalidError` if a client defined it.
     pub(crate) fn for_store(&self, py: Python<'_>) -> PyResult<DefinedLayout> {
         if self.connection.is_some() {
-            return Err(options::invalid(
-                py,
-                "the layout",
-                "a client's",
-                "define it with Store.layout",
-            ));
+            let fix = "define it with Store.layout";
+            return Err(options::invalid(py, "the layout", "a client's", fix));
         }
         Ok(lock(&self.last).1.clone())
     }
@@ -59,19 +56,15 @@ impl Layout {
     /// The server's.
     pub(crate) fn for_client(&self, py: Python<'_>, link: &Link) -> PyResult<DefinedLayout> {
         if self.connection != Some(link.number) {
+            let value = "another connection's or a store's";
             let fix = "define it with Client.layout of this connection";
-            return Err(options::invalid(
-                py,
-                "the layout",
-                "another connection's or a store's",
-                fix,
-            ));
+            return Err(options::invalid(py, "the layout", value, fix));
         }
         let (era, defined) = lock(&self.last).clone();
         if era == link.era {
             return Ok(defined);
         }
-        let again = defined_at(py, link.session.store.clone(), *defined.layout())?;
+        let again = defined_at(py, &link.session.store, *defined.layout())?;
         *lock(&self.last) = (link.era, again.clone());
         Ok(again)
     }
@@ -87,11 +80,11 @@ impl Layout {
 /// The store's; what a signal's handler raises.
 pub(crate) fn defined_at(
     py: Python<'_>,
-    store: impl KvStore,
+    store: &impl KvStore,
     shape: Shape,
 ) -> PyResult<DefinedLayout> {
-    let defined = waiting::apart(py, move || store.define_layout(shape))?;
-    defined.map_err(|why| errors::of(py, &why))
+    let store = store.clone();
+    waiting::tried(py, move || store.define_layout(shape))
 }
 
 #[pymethods]
@@ -152,7 +145,7 @@ impl Lease {
 
     /// End the lease. Ending it twice does nothing.
     fn release(&self, py: Python<'_>) -> PyResult<()> {
-        let lease = self.lease.get().ok_or_else(|| errors::forked(py))?;
+        let lease = self.lease.here(py)?;
         py.detach(|| drop(lock(lease).take()));
         Ok(())
     }
@@ -183,8 +176,7 @@ impl BlocksWriter {
     }
 
     fn parts(&self, py: Python<'_>) -> PyResult<(Writing, Arc<Session<Store>>)> {
-        let parts = self.writer.get().cloned().zip(self.session.get().cloned());
-        parts.ok_or_else(|| errors::forked(py))
+        Ok((Arc::clone(self.writer.here(py)?), Arc::clone(self.session.here(py)?)))
     }
 }
 
@@ -250,10 +242,6 @@ impl BlocksWriter {
         let (writer, _) = self.parts(py)?;
         waiting::apart(py, move || drop(lock(&writer).take()))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn over(py: Python<'_>) -> PyErr {

@@ -2,6 +2,7 @@
 
 use std::time::UNIX_EPOCH;
 
+use adit_kvshare::{KvStore, StoredBytes};
 use adit_kvstore::layout::BlockShape;
 use adit_kvstore::{Key, Version};
 use pyo3::prelude::*;
@@ -9,6 +10,7 @@ use pyo3::types::{PyBytes, PyDict, PyList};
 
 use crate::arguments;
 use crate::blocks::{Layout, Lease};
+use crate::bytes;
 use crate::errors;
 use crate::inside::PutArguments;
 use crate::job::Job;
@@ -17,10 +19,10 @@ use crate::options;
 use crate::queue::Queue;
 use crate::scope::Scope;
 use crate::session::Call;
-use crate::source::Source;
+use crate::source::{Source, with_session};
 use crate::streams::{self, Pieces};
 use crate::view::View;
-use crate::waiting::{self, begun};
+use crate::waiting::{self, begun, wait};
 
 /// The calls that ``Store`` and ``Client`` have in common.
 #[pyclass(frozen, subclass, module = "adit._adit", extends = Scope)]
@@ -37,7 +39,7 @@ impl Calls {
     /// Stores an object; `Store.put` says how.
     ///
     /// # Errors
-    /// As [`Source::put`], [`arguments::key`] and [`View::readable`]; the request's.
+    /// As [`Source::put_with`], [`arguments::key`] and [`View::readable`]; the request's.
     pub(crate) fn put<'py>(
         slf: &Bound<'py, Calls>,
         key: &Bound<'_, PyAny>,
@@ -45,14 +47,14 @@ impl Calls {
         with: PutArguments<'_, '_>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let item = (arguments::key(key)?, View::readable(value)?);
-        let job = slf.get().source.put(slf.py(), vec![item], with, |_, job| begun(job))?;
-        waiting::ended(slf.py(), job)?.one(slf.py())
+        let (py, calls) = (slf.py(), slf.get());
+        calls.run(py, Call::Put(vec![item], calls.source.put_with(py, with)?))?.one(py)
     }
 
     /// Stores several objects; `Store.put_many` says how.
     ///
     /// # Errors
-    /// As [`Source::put`] and [`arguments::pairs`]; the first of the requests'.
+    /// As [`Source::put_with`] and [`arguments::pairs`]; the first of the requests'.
     pub(crate) fn put_many<'py>(
         slf: &Bound<'py, Calls>,
         keys: &Bound<'_, PyAny>,
@@ -60,8 +62,8 @@ impl Calls {
         with: PutArguments<'_, '_>,
     ) -> PyResult<Bound<'py, PyList>> {
         let items = arguments::pairs(keys, values, View::readable)?;
-        let job = slf.get().source.put(slf.py(), items, with, |_, job| begun(job))?;
-        waiting::ended(slf.py(), job)?.all(slf.py())
+        let (py, calls) = (slf.py(), slf.get());
+        calls.run(py, Call::Put(items, calls.source.put_with(py, with)?))?.all(py)
     }
 
     /// Stores what can be read; `Store.put_from` says how.
@@ -213,7 +215,9 @@ impl Calls {
         buffers: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyList>> {
         let items = arguments::pairs(keys, buffers, View::writable)?;
-        let job = self.source.get_layer(py, layer, items)?;
+        let job = with_session!(&self.source, py, |session| {
+            py.detach(|| session.get_layer(layer, items).map(begun))
+        });
         let (position, _views) = match job {
             Ok(job) => return waiting::ended(py, job)?.all(py),
             Err(refused) => refused,
@@ -260,7 +264,12 @@ impl Calls {
         py: Python<'py>,
         key: &Bound<'_, PyAny>,
     ) -> PyResult<Option<(Bound<'py, PyBytes>, u64)>> {
-        self.source.get_versioned(py, arguments::key(key)?)
+        let key = arguments::key(key)?;
+        with_session!(&self.source, py, |session| {
+            let Some(value) = wait(py, || session.store.get(key))? else { return Ok(None) };
+            let version = StoredBytes::version(&value).0;
+            Ok(Some((bytes::of(py, value.bytes())?, version)))
+        })
     }
 
     /// Return what the store knows about an object.
@@ -276,7 +285,9 @@ impl Calls {
         py: Python<'py>,
         key: &Bound<'_, PyAny>,
     ) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let Some(known) = self.source.info(py, arguments::key(key)?)? else { return Ok(None) };
+        let key = arguments::key(key)?;
+        let known = with_session!(&self.source, py, |session| wait(py, || session.store.info(key)));
+        let Some(known) = known? else { return Ok(None) };
         let info = PyDict::new(py);
         let stored = known.version.time().and_then(|time| time.duration_since(UNIX_EPOCH).ok());
         info.set_item("bytes", known.bytes)?;
@@ -307,8 +318,10 @@ impl Calls {
     ) -> PyResult<Bound<'py, PyAny>> {
         let Some(version) = if_version else { return self.one(key, Call::Delete) };
         let (py, name) = (key.py(), arguments::key(key)?);
-        let is_gone = self.source.delete_if(py, name, Version(version))?;
-        Ok(is_gone.into_pyobject(py)?.to_owned().into_any())
+        let is_gone = with_session!(&self.source, py, |session| {
+            wait(py, || session.store.delete_if(name, Version(version)))
+        });
+        Ok(is_gone?.into_pyobject(py)?.to_owned().into_any())
     }
 
     /// Let an object expire after ``ttl`` seconds from now; return whether there is one. Writes no data.
@@ -327,7 +340,8 @@ impl Calls {
 
     /// Let an object never expire; return whether there is one.
     fn persist(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
-        self.source.persist(key.py(), arguments::key(key)?)
+        let (py, key) = (key.py(), arguments::key(key)?);
+        with_session!(&self.source, py, |session| wait(py, || session.store.persist(key)))
     }
 
     /// Remove several objects; return for each whether there was one.
@@ -381,8 +395,10 @@ impl Calls {
     #[pyo3(signature = (keys, seconds=60.0))]
     fn lease(&self, py: Python<'_>, keys: &Bound<'_, PyAny>, seconds: f64) -> PyResult<Py<Lease>> {
         let keys = arguments::keys(keys)?;
-        let lease = self.source.lease(py, &keys, options::seconds(py, "seconds", seconds)?)?;
-        Lease::new(py, lease)
+        let time = options::seconds(py, "seconds", seconds)?;
+        with_session!(&self.source, py, |session| {
+            Lease::new(py, wait(py, || session.store.lease(&keys, time))?)
+        })
     }
 
     /// Define the layout of a model's KV blocks, or return it if it is defined already.

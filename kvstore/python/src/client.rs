@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use adit_kvshare::{ClientOptions, Error, KvStore, StoredBytes};
-use adit_kvstore::shard::Condition;
+use adit_kvstore::store::ObjectInfo;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
@@ -152,8 +152,7 @@ impl Client {
             return Err(options::invalid(py, "nbytes", nbytes, "give 1 or more"));
         }
         let link = self.connection.link(py)?;
-        let held = waiting::apart(py, move || link.allocate(nbytes))?;
-        let held = held.map_err(|why| errors::of(py, &why))?;
+        let held = waiting::tried(py, move || link.allocate(nbytes))?;
         let address = held.start();
         let memory = Bound::new(py, Memory::new(held))?;
         py.import("adit._shared")?.getattr("view")?.call1((memory, address, nbytes))
@@ -176,8 +175,7 @@ impl Client {
         if_absent: bool,
         #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let condition = options::condition(slf.py(), if_absent, if_version)?;
-        let with = PutArguments { ttl, tenant: None, after: None, layout, condition };
+        let with = PutArguments { ttl, layout, if_absent, if_version, ..PutArguments::default() };
         Calls::put(slf.as_super(), key, value, with)
     }
 
@@ -190,8 +188,7 @@ impl Client {
         ttl: Option<f64>,
         layout: Option<&Layout>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let condition = Condition::Always;
-        let with = PutArguments { ttl, tenant: None, after: None, layout, condition };
+        let with = PutArguments { ttl, layout, ..PutArguments::default() };
         Calls::put_many(slf.as_super(), keys, values, with)
     }
 
@@ -208,8 +205,7 @@ impl Client {
         if_absent: bool,
         #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<bool> {
-        let condition = options::condition(slf.py(), if_absent, if_version)?;
-        let with = PutArguments { ttl, tenant: None, after: None, layout, condition };
+        let with = PutArguments { ttl, layout, if_absent, if_version, ..PutArguments::default() };
         Calls::put_from(slf.as_super(), key, source, nbytes, with)
     }
 
@@ -243,12 +239,9 @@ impl Client {
         let prefix = prefix.map(arguments::prefix).transpose()?.unwrap_or_default();
         let session = self.connection.link(py)?.session;
         let (found, next) = wait(py, || session.store.scan_prefix(&prefix, cursor, usize::MAX))?;
-        let objects = PyList::empty(py);
-        for found in found {
-            let key = PyBytes::new(py, found.key.as_bytes());
-            objects.append((key, found.bytes, found.version.0))?;
-        }
-        Ok((objects, next))
+        let key = |it: &ObjectInfo| PyBytes::new(py, it.key.as_bytes());
+        let objects = found.iter().map(|it| (key(it), it.bytes, it.version.0));
+        Ok((PyList::new(py, objects)?, next))
     }
 
     /// Remove all objects whose keys begin with a prefix, which is not empty; see ``Store.delete_where``.
@@ -266,8 +259,7 @@ impl Client {
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let link = self.connection.link(py)?;
         let client = link.session.store.clone();
-        let stats = waiting::apart(py, move || client.stats())?;
-        let (mut stats, serving) = stats.map_err(|why| errors::of(py, &why))?;
+        let (mut stats, serving) = waiting::tried(py, move || client.stats())?;
         stats.copied_bytes += link.session.copied.load(Ordering::Relaxed);
         figures::of_server(py, &stats, &serving)
     }

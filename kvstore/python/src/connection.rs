@@ -16,6 +16,7 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::forked::Ours;
 use crate::link::Link;
+use crate::lock::lock;
 
 /// The first pause between two tries to connect; each is twice as long as the one before, up to the last.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
@@ -70,13 +71,12 @@ fn longer(pause: Duration) -> Duration {
 impl Route {
     /// Waits; returns false if the connection ends.
     fn rest(&self, pause: Duration) -> bool {
-        let is_over = self.is_over.lock().unwrap_or_else(PoisonError::into_inner);
-        let rested = self.ended.wait_timeout_while(is_over, pause, |is_over| !*is_over);
+        let rested = self.ended.wait_timeout_while(lock(&self.is_over), pause, |is_over| !*is_over);
         !*rested.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn end(&self) {
-        *self.is_over.lock().unwrap_or_else(PoisonError::into_inner) = true;
+        *lock(&self.is_over) = true;
         self.ended.notify_all();
     }
 }
@@ -121,7 +121,7 @@ impl Connection {
 
     /// Starts a thread that connects again.
     fn come_back(self: &Arc<Connection>) {
-        let wait = self.pace.lock().unwrap_or_else(PoisonError::into_inner).after_loss();
+        let wait = lock(&self.pace).after_loss();
         let (connection, route) = (Arc::downgrade(self), Arc::clone(&self.route));
         let name = "adit-connects".to_owned();
         let started = thread::Builder::new().name(name).spawn(move || {
@@ -146,7 +146,7 @@ impl Connection {
         drop(place);
         // Its memory takes a while to unmap.
         drop(old);
-        self.pace.lock().unwrap_or_else(PoisonError::into_inner).connected = Instant::now();
+        lock(&self.pace).connected = Instant::now();
         // Where a line that calls fail was seen, the next is to be seen.
         tracing::warn!("the server of the store at {} is back", self.route.path.display());
         self.watch(&link);
@@ -157,7 +157,7 @@ impl Connection {
     /// # Errors
     /// `ForkedError` in another process; `ClosedError` once it is closed.
     pub(crate) fn link(self: &Arc<Connection>, py: Python<'_>) -> PyResult<Link> {
-        self.link.get().ok_or_else(|| errors::forked(py))?;
+        self.link.here(py)?;
         let needs_thread = &self.needs_thread;
         if needs_thread.load(Ordering::Relaxed) && needs_thread.swap(false, Ordering::Relaxed) {
             self.come_back();
@@ -170,7 +170,7 @@ impl Connection {
     /// # Errors
     /// `ForkedError` in another process.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let place = self.link.get().ok_or_else(|| errors::forked(py))?;
+        let place = self.link.here(py)?;
         let link = place.write().unwrap_or_else(PoisonError::into_inner).take();
         self.route.end();
         py.detach(|| drop(link));

@@ -185,21 +185,15 @@ impl<S: Backend> Flight<S> {
                 let copy = |value: Option<S::Value>| {
                     Answered::copied(&view, value.as_ref().map(S::Value::bytes), copied)
                 };
-                let answered = plain(value, copy);
+                let answered = plain(copy)(value);
                 spent.push(view);
                 answered
             }),
-            Flight::Get(pending) => land(pending, how, |answer| plain(answer, S::answered)),
-            Flight::Flag(pending) => land(pending, how, |answer| plain(answer, Answered::Flag)),
-            Flight::Count(pending) => land(pending, how, |answer| {
-                plain(answer, |count: usize| Answered::Count(count as u64))
-            }),
-            Flight::Removals(pending) => {
-                land(pending, how, |answer| plain(answer, Answered::Removals))
-            }
-            Flight::Commit(pending) => {
-                land(pending, how, |answer| plain(answer, |()| Answered::Done))
-            }
+            Flight::Get(pending) => land(pending, how, plain(S::answered)),
+            Flight::Flag(pending) => land(pending, how, plain(Answered::Flag)),
+            Flight::Count(pending) => land(pending, how, plain(Answered::Count)),
+            Flight::Removals(pending) => land(pending, how, plain(Answered::Removals)),
+            Flight::Commit(pending) => land(pending, how, plain(|()| Answered::Done)),
         }
     }
 }
@@ -256,7 +250,9 @@ pub(crate) fn returned<S: Backend>(
     answered
 }
 
-/// Settles an answer without memory.
-pub(crate) fn plain<T, M>(answer: Answer<T, M>, then: impl FnOnce(T) -> Answered) -> Answered {
-    answer.map_or_else(|why| Answered::Failed(*why.error), then)
+/// Returns what settles an answer without memory.
+pub(crate) fn plain<T, M>(
+    then: impl FnOnce(T) -> Answered,
+) -> impl FnOnce(Answer<T, M>) -> Answered {
+    |answer| answer.map_or_else(|why| Answered::Failed(*why.error), then)
 }

@@ -5,7 +5,9 @@
 
 use std::process;
 
-use pyo3::Python;
+use pyo3::{PyResult, Python};
+
+use crate::errors;
 
 /// A value that only the process that made it uses and drops. Elsewhere it is left as it is.
 pub(crate) struct Ours<T: Send> {
@@ -21,6 +23,14 @@ impl<T: Send> Ours<T> {
     /// Returns the value in the process that made it.
     pub(crate) fn get(&self) -> Option<&T> {
         self.value.as_ref().filter(|_| self.process == process::id())
+    }
+
+    /// Returns the value.
+    ///
+    /// # Errors
+    /// `ForkedError` in another process.
+    pub(crate) fn here(&self, py: Python<'_>) -> PyResult<&T> {
+        self.get().ok_or_else(|| errors::forked(py))
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use adit_driver::Buffer;
-use adit_kvstore::shard::{Condition, Failure};
+use adit_kvstore::shard::Failure;
 use adit_kvstore::store::{PutWith, Tenant};
 use adit_kvstore::{Error, Store};
 use pyo3::prelude::*;
@@ -17,6 +17,7 @@ use crate::errors;
 use crate::forked::Ours;
 use crate::lending::{Lender, Lending};
 use crate::link::Link;
+use crate::lock::lock;
 use crate::options;
 use crate::session::Session;
 use crate::view::View;
@@ -62,7 +63,7 @@ impl Inside {
         let session = Ours::new(RwLock::new(Some(session)));
         let (tenants, registering, closing) = Default::default();
         let inside = Arc::new(Inside { session, tenants, registering, closing });
-        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut open = lock(&OPEN);
         open.retain(|store| store.strong_count() > 0);
         open.push(Arc::downgrade(&inside));
         inside
@@ -72,27 +73,19 @@ impl Inside {
         self.session.get().is_some()
     }
 
-    /// Returns the place of what to make requests with.
-    ///
-    /// # Errors
-    /// `ForkedError` in another process.
-    pub(crate) fn lock(&self, py: Python<'_>) -> PyResult<&RwLock<Option<Arc<Session<Store>>>>> {
-        self.session.get().ok_or_else(|| errors::forked(py))
-    }
-
     /// Returns what to make requests with.
     ///
     /// # Errors
     /// `ForkedError` in another process; `ClosedError` once it is closed.
     pub(crate) fn session(&self, py: Python<'_>) -> PyResult<Arc<Session<Store>>> {
-        let session = self.lock(py)?.read().unwrap_or_else(PoisonError::into_inner);
+        let session = self.session.here(py)?.read().unwrap_or_else(PoisonError::into_inner);
         session.clone().ok_or_else(|| errors::closed(py))
     }
 
     /// Returns the tenant of this name.
     pub(crate) fn tenant(&self, py: Python<'_>, name: &str) -> PyResult<Tenant> {
         let session = self.session(py)?;
-        let known = || self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = || lock(&self.tenants);
         if let Some(tenant) = known().get(name) {
             return Ok(tenant.clone());
         }
@@ -110,7 +103,7 @@ impl Inside {
         py: Python<'_>,
         view: View,
     ) -> PyResult<Arc<Lending<Buffer>>> {
-        self.lock(py)?;
+        self.session.here(py)?;
         let inside = Arc::clone(self);
         let registered = waiting::apart_or(
             py,
@@ -132,7 +125,7 @@ impl Inside {
     fn registered(&self, view: View) -> Result<Arc<Lending<Buffer>>, Unregistered> {
         let closed = || Unregistered::Failed(Failure::Closed.into());
         let session = self.session.get().ok_or_else(closed)?;
-        let _one = self.registering.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&self.registering);
         let opened = session.read().unwrap_or_else(PoisonError::into_inner).clone();
         let opened = opened.ok_or_else(closed)?;
         let Session { store, lender: Lender::Registered(regions), copied, timeout } = &*opened
@@ -161,12 +154,12 @@ impl Inside {
 
     /// Ends the store and waits for that, also if an earlier call was left. Does nothing if it has ended.
     pub(crate) fn close(self: &Arc<Inside>, py: Python<'_>) -> PyResult<()> {
-        let mut session = self.lock(py)?.write().unwrap_or_else(PoisonError::into_inner);
+        let mut session = self.session.here(py)?.write().unwrap_or_else(PoisonError::into_inner);
         let Some(opened) = session.take() else {
             drop(session);
             let Some(closing) = self.closing.get().cloned() else { return Ok(()) };
             return waiting::apart(py, move || {
-                let _ = closing.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let _ = lock(&closing).recv();
             });
         };
         let (ending, ended) = mpsc::channel();
@@ -193,33 +186,37 @@ enum Unregistered {
 }
 
 /// The options of a put, as Python says them.
+#[derive(Default)]
 pub(crate) struct PutArguments<'a, 'py> {
     pub(crate) ttl: Option<f64>,
     pub(crate) tenant: Option<&'a str>,
     pub(crate) after: Option<&'a Bound<'py, PyAny>>,
     pub(crate) layout: Option<&'a Layout>,
-    pub(crate) condition: Condition,
+    pub(crate) if_absent: bool,
+    pub(crate) if_version: Option<u64>,
 }
 
 impl PutArguments<'_, '_> {
-    /// Returns the store's options.
+    /// Returns a store's options.
     ///
     /// # Errors
-    /// As [`arguments::key`] and [`Inside::session`]; `InvalidError` for a time that is none.
+    /// As [`arguments::key`] and [`Inside::session`]; `InvalidError` for a time that is none and for two conditions.
     pub(crate) fn resolve(self, py: Python<'_>, store: &Inside) -> PyResult<PutWith> {
+        let condition = options::condition(py, self.if_absent, self.if_version)?;
         let ttl = self.ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
         let tenant = self.tenant.map(|name| store.tenant(py, name)).transpose()?;
         let after = self.after.map(arguments::key).transpose()?;
         let layout = self.layout.map(|layout| layout.for_store(py)).transpose()?;
-        Ok(PutWith { tenant, ttl, after, layout, condition: self.condition })
+        Ok(PutWith { tenant, ttl, after, layout, condition })
     }
 
     /// Returns a connection's options.
     ///
     /// # Errors
-    /// `InvalidError` for a time that is none, for another connection's layout, and for what a connection does not
-    /// have.
+    /// `InvalidError` for a time that is none, for two conditions, for another connection's layout, and for what a
+    /// connection does not have.
     pub(crate) fn resolve_there(self, py: Python<'_>, link: &Link) -> PyResult<PutWith> {
+        let condition = options::condition(py, self.if_absent, self.if_version)?;
         if let Some(name) = self.tenant {
             let fix = "objects of a connection belong to the tenant that adit.connect names";
             return Err(options::invalid(py, "the tenant", name, fix));
@@ -230,6 +227,6 @@ impl PutArguments<'_, '_> {
         }
         let ttl = self.ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
         let layout = self.layout.map(|layout| layout.for_client(py, link)).transpose()?;
-        Ok(PutWith { ttl, layout, condition: self.condition, ..PutWith::default() })
+        Ok(PutWith { ttl, layout, condition, ..PutWith::default() })
     }
 }

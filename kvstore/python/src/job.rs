@@ -70,9 +70,9 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    /// Creates the job of so many requests, whose copied bytes are counted in `copied`.
-    pub(crate) fn new(requests: usize, deadline: Option<Deadline>, copied: &Arc<AtomicU64>) -> Job {
-        let (slots, spent) = (Vec::with_capacity(requests), Vec::new());
+    /// Creates the job of requests that are to be added, whose copied bytes are counted in `copied`.
+    pub(crate) fn new(deadline: Option<Deadline>, copied: &Arc<AtomicU64>) -> Job {
+        let (slots, spent) = (Vec::new(), Vec::new());
         Job { slots, flying: 0, filled: 0, deadline, reads: 0, spent, copied: Arc::clone(copied) }
     }
 

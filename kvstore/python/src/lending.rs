@@ -4,9 +4,11 @@
 //! A request gets a run for itself alone. Memory that another request has is not lent a second time: its bytes are
 //! copied instead, so that overlapping requests are slower and never wrong.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use adit_kvshare::{Divide, Pieces};
+
+use crate::lock::lock;
 
 /// A piece of memory, and its runs that no request has.
 pub(crate) struct Lending<M> {
@@ -51,10 +53,6 @@ impl<M: Divide> Lending<M> {
         self.start
     }
 
-    fn idle(&self) -> MutexGuard<'_, Option<Pieces<M>>> {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns its length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
@@ -62,7 +60,7 @@ impl<M: Divide> Lending<M> {
 
     /// Returns whether it lends runs.
     pub(crate) fn is_open(&self) -> bool {
-        self.idle().is_some()
+        lock(&self.idle).is_some()
     }
 
     /// Returns whether any of the `len` bytes at an address is its.
@@ -73,7 +71,7 @@ impl<M: Divide> Lending<M> {
     /// Takes the `len` bytes at an address, unless they lie elsewhere or a request has some of them.
     pub(crate) fn take(self: &Arc<Lending<M>>, address: usize, len: usize) -> Option<(M, Loan<M>)> {
         let offset = address.checked_sub(self.start).filter(|offset| *offset < self.len)?;
-        let run = self.idle().as_mut()?.take(offset, len)?;
+        let run = lock(&self.idle).as_mut()?.take(offset, len)?;
         Some((run, Loan { of: Arc::clone(self), offset }))
     }
 
@@ -82,7 +80,7 @@ impl<M: Divide> Lending<M> {
     /// # Errors
     /// How many bytes requests have, if any. Nothing changes then.
     pub(crate) fn close(&self) -> Result<Option<Pieces<M>>, usize> {
-        let mut idle = self.idle();
+        let mut idle = lock(&self.idle);
         match idle.as_ref().map_or(0, Pieces::bytes_in_use) {
             0 => Ok(idle.take()),
             in_use => Err(in_use),
@@ -91,11 +89,6 @@ impl<M: Divide> Lending<M> {
 }
 
 impl<M: Divide> Lender<M> {
-    /// Creates an empty list of shared memory.
-    pub(crate) fn shared() -> Lender<M> {
-        Lender::Shared(Mutex::default())
-    }
-
     /// Takes the `len` bytes at an address from the memory that has all of them, unless a request has some.
     pub(crate) fn take(&self, address: usize, len: usize) -> Option<(M, Loan<M>)> {
         match self {
@@ -126,17 +119,13 @@ impl<M: Divide> Lender<M> {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl<M: Divide> Loan<M> {
     /// Takes back what a request returned: the run as it was lent, or nothing if the store has ended or a device may
     /// still write it. It is not lent again then.
     pub(crate) fn give(self, run: Option<M>) {
         let Some(run) = run else { return };
         // Locked after: a run of closed memory is dropped unlocked, since that may wait for the interpreter.
-        let mut idle = self.of.idle();
+        let mut idle = lock(&self.of.idle);
         if let Some(idle) = idle.as_mut() {
             idle.give(self.offset, run);
         }

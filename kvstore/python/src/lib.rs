@@ -33,6 +33,7 @@
 //! | `errors` | the store's errors as Python exceptions |
 //! | `logs` | what driver and store log, for Python's `logging` |
 //! | `forked` | values that a forked child must not drop |
+//! | `lock` | locks, whether or not a thread has panicked with one |
 
 mod answer;
 mod arguments;
@@ -50,6 +51,7 @@ mod inside;
 mod job;
 mod lending;
 mod link;
+mod lock;
 mod logs;
 mod memory;
 mod numbers;

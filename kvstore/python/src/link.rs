@@ -2,12 +2,13 @@
 
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use adit_kvshare::{Client, KvStore, Result, Span};
 
 use crate::lending::{Lender, Lending};
+use crate::lock::lock;
 use crate::reaper::Reaper;
 use crate::session::Session;
 
@@ -31,7 +32,7 @@ impl Link {
     pub(crate) fn new(store: Client, timeout: Duration) -> Link {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (era, copied, reaper) = Default::default();
-        let (lender, timeout) = (Lender::shared(), Some(timeout));
+        let (lender, timeout) = (Lender::Shared(Mutex::default()), Some(timeout));
         let session = Arc::new(Session { store, lender, copied, timeout });
         Link { session, number, era, reaper }
     }
@@ -53,7 +54,8 @@ impl Link {
         }
         let Session { copied, timeout, .. } = &*self.session;
         let (copied, timeout) = (Arc::clone(copied), *timeout);
-        let session = Arc::new(Session { store, lender: Lender::shared(), copied, timeout });
+        let session =
+            Arc::new(Session { store, lender: Lender::Shared(Mutex::default()), copied, timeout });
         Ok(Link { session, era: self.era + 1, ..self.clone() })
     }
 
@@ -73,7 +75,7 @@ impl Link {
     /// # Errors
     /// The system's, if it has no thread left.
     pub(crate) fn reaper(&self) -> io::Result<Arc<Reaper>> {
-        let mut reaper = self.reaper.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut reaper = lock(&self.reaper);
         if let Some(reaper) = &*reaper {
             return Ok(Arc::clone(reaper));
         }

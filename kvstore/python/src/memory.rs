@@ -43,7 +43,7 @@ impl Region {
     /// BadBufferError
     ///     If a request still uses some of it. Nothing changes then.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let memory = self.memory.get().ok_or_else(|| errors::forked(py))?;
+        let memory = self.memory.here(py)?;
         let runs = memory.close().map_err(|in_use| {
             let text = format!(
                 "requests use {in_use} bytes of the registered memory: wait for them, then close it"

@@ -2,13 +2,14 @@
 #![allow(unsafe_code)]
 
 use std::path::PathBuf;
+use std::str::FromStr;
 use std::time::Duration;
 
 use adit_driver::Target;
 use adit_driver::runtime::Cores;
 use adit_kvstore::layout::{BlockShape, Dtype, Layout, Order};
 use adit_kvstore::shard::Condition;
-use adit_kvstore::{Durability, Error, OpenOptions, PolicyKind, Quota, Version, WhenReached};
+use adit_kvstore::{Error, Quota, Version, WhenReached};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PySequence, PyString};
@@ -82,70 +83,34 @@ pub(crate) fn invalid(
     value: impl ToString,
     fix: impl ToString,
 ) -> PyErr {
-    errors::of(py, &Error::Invalid { what, value: value.to_string(), fix: fix.to_string() })
+    errors::of(py, &Error::invalid(what, value, fix))
 }
 
-/// How to open a store, as Python says it.
-pub(crate) struct OpenArguments<'a> {
-    pub(crate) durability: &'a str,
-    pub(crate) policy: &'a str,
-    pub(crate) threads: Option<usize>,
-    pub(crate) cores: Option<Vec<usize>>,
-    pub(crate) pool_bytes: usize,
-    pub(crate) tier_bytes: u64,
-    pub(crate) timeout: f64,
-    pub(crate) command_timeout: f64,
-    pub(crate) capacity_bytes: Option<u64>,
-    pub(crate) capacity_objects: Option<u64>,
-    pub(crate) write_bytes_per_day: Option<u64>,
-    pub(crate) keep_outdated: bool,
-}
-
-impl OpenArguments<'_> {
-    /// Returns the options to open `targets` with.
-    ///
-    /// # Errors
-    /// `InvalidError` for a setting that is not known or out of range.
-    pub(crate) fn options(self, py: Python<'_>, targets: Vec<Target>) -> PyResult<OpenOptions> {
-        let mut options = OpenOptions::new(targets);
-        options.durability = durability(py, self.durability)?;
-        options.policy = policy(py, self.policy)?;
-        options.cores = match (self.cores, self.threads) {
-            (Some(_), Some(threads)) => {
-                let fix = "give the threads' number or their cores, not both";
-                return Err(invalid(py, "threads", threads, fix));
-            }
-            (Some(list), None) => Some(Cores::List(list)),
-            (None, threads) => threads.map(Cores::Unpinned),
-        };
-        options.pool_bytes = self.pool_bytes;
-        options.tier_bytes = self.tier_bytes;
-        options.timeout = seconds(py, "timeout", self.timeout)?;
-        options.command_timeout = seconds(py, "command_timeout", self.command_timeout)?;
-        options.capacity_bytes = self.capacity_bytes;
-        options.capacity_objects = self.capacity_objects;
-        options.write_bytes_per_day = self.write_bytes_per_day;
-        options.keep_outdated = self.keep_outdated;
-        Ok(options)
+/// Reads which threads a store has: their cores or their number.
+///
+/// # Errors
+/// `InvalidError` if both are given.
+pub(crate) fn cores(
+    py: Python<'_>,
+    cores: Option<Vec<usize>>,
+    threads: Option<usize>,
+) -> PyResult<Option<Cores>> {
+    match (cores, threads) {
+        (Some(_), Some(threads)) => {
+            let fix = "give the threads' number or their cores, not both";
+            Err(invalid(py, "threads", threads, fix))
+        }
+        (Some(list), None) => Ok(Some(Cores::List(list))),
+        (None, threads) => Ok(threads.map(Cores::Unpinned)),
     }
 }
 
-fn durability(py: Python<'_>, name: &str) -> PyResult<Durability> {
-    match name {
-        "volatile" => Ok(Durability::Volatile),
-        "restart" => Ok(Durability::Restart),
-        "durable" => Ok(Durability::Durable),
-        _ => Err(invalid(py, "durability", name, "use volatile, restart or durable")),
-    }
-}
-
-fn policy(py: Python<'_>, name: &str) -> PyResult<PolicyKind> {
-    match name {
-        "auto" => Ok(PolicyKind::Auto),
-        "lru" => Ok(PolicyKind::Lru),
-        "s3fifo" => Ok(PolicyKind::S3Fifo),
-        _ => Err(invalid(py, "policy", name, "use auto, lru or s3fifo")),
-    }
+/// Reads the name of a durability or a policy.
+///
+/// # Errors
+/// `InvalidError` for an unknown one.
+pub(crate) fn named<T: FromStr<Err = Error>>(py: Python<'_>, name: &str) -> PyResult<T> {
+    name.parse().map_err(|why| errors::of(py, &why))
 }
 
 /// Reads a tenant's quota; none lifts it.

@@ -7,7 +7,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::mem;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
 use adit_kvstore::Key;
@@ -15,11 +15,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::arguments;
-use crate::errors;
 use crate::forked::Ours;
 use crate::inside::PutArguments;
 use crate::job::{Job, RESULT};
 use crate::link::Link;
+use crate::lock::lock;
 use crate::numbers;
 use crate::options;
 use crate::ready::Ready;
@@ -231,8 +231,7 @@ impl Queue {
             Source::Client(connection) => {
                 let link = connection.link(py)?;
                 let client = link.session.store.clone();
-                let made = waiting::apart(py, move || client.make_pool())?;
-                made.map_err(|why| errors::of(py, &why))?;
+                waiting::tried(py, move || client.make_pool())?;
                 Some(link.reaper()?)
             }
         };
@@ -240,12 +239,8 @@ impl Queue {
         Scope::of(py, Queue { source, state: Ours::new(state) }, "close")
     }
 
-    fn state(&self, py: Python<'_>) -> PyResult<&Jobs> {
-        self.state.get().ok_or_else(|| errors::forked(py))
-    }
-
     fn submit(&self, py: Python<'_>, token: Option<Py<PyAny>>, call: Call) -> PyResult<u64> {
-        let state = self.state(py)?;
+        let state = self.state.here(py)?;
         self.source.begin(py, call, |link, job| state.launch(link, job, token))
     }
 
@@ -265,12 +260,12 @@ impl Queue {
     ///
     /// It belongs to the queue: do not close it. Reading it is allowed and not needed.
     fn event_fd(&self, py: Python<'_>) -> PyResult<i32> {
-        Ok(self.state(py)?.ready.event_fd())
+        Ok(self.state.here(py)?.ready.event_fd())
     }
 
     /// Return the number of jobs that ``drain`` has not returned.
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        let state = self.state(py)?;
+        let state = self.state.here(py)?;
         Ok(py.detach(|| state.len()))
     }
 
@@ -318,11 +313,9 @@ impl Queue {
         if_absent: bool,
         #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<u64> {
-        let state = self.state(py)?;
-        let condition = options::condition(py, if_absent, if_version)?;
-        let with = PutArguments { ttl, tenant, after, layout, condition };
+        let with = PutArguments { ttl, tenant, after, layout, if_absent, if_version };
         let items = arguments::pairs(keys, values, View::readable)?;
-        self.source.put(py, items, with, |link, job| state.launch(link, job, token))
+        self.submit(py, token, Call::Put(items, self.source.put_with(py, with)?))
     }
 
     /// Read several objects; see ``Store.get_many``.
@@ -429,7 +422,7 @@ impl Queue {
         if nbytes == Some(0) {
             return Err(options::invalid(py, "nbytes", 0, "give 1 or more"));
         }
-        let (state, mut left) = (self.state(py)?, nbytes.unwrap_or(usize::MAX));
+        let (state, mut left) = (self.state.here(py)?, nbytes.unwrap_or(usize::MAX));
         py.detach(|| state.land(left.div_ceil(RESULT)));
         let ended = PyList::empty(py);
         let mut appended = Ok(());
@@ -451,7 +444,7 @@ impl Queue {
 
     /// Wait for all jobs, and forget those that were not drained.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let state = self.state(py)?;
+        let state = self.state.here(py)?;
         let flying = py.detach(|| state.take_all());
         // Their buffers are released here, attached, and without the lock: a token may call this queue as it goes.
         let landed = mem::take(&mut *lock(&state.landed));
@@ -473,8 +466,4 @@ impl Drop for Queue {
             }
         });
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,9 +1,11 @@
 //! The jobs of a queue that have ended, and the eventfd that says so.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+
+use crate::lock::lock;
 
 /// Jobs to look at.
 pub(crate) struct Ready {
@@ -22,7 +24,7 @@ impl Ready {
 
     /// Names a job.
     pub(crate) fn push(&self, number: u64) {
-        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut numbers = lock(&self.numbers);
         let is_first = numbers.is_empty();
         numbers.push(number);
         if is_first {
@@ -32,7 +34,7 @@ impl Ready {
 
     /// Takes at most so many that were named. The eventfd stays readable for the others.
     pub(crate) fn take(&self, most: usize) -> Vec<u64> {
-        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut numbers = lock(&self.numbers);
         // There may be nothing to read: its owner may have read it.
         let _ = self.event.read();
         let most = most.min(numbers.len());

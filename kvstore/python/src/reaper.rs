@@ -20,6 +20,7 @@ use adit_driver::runtime::caught;
 use adit_kvshare::Client;
 
 use crate::job::Job;
+use crate::lock::lock;
 use crate::ready::Ready;
 
 /// A job of a queue whose requests a server has.
@@ -251,8 +252,4 @@ fn serve(desk: &Arc<Desk>) {
         });
         desk.give_up_late();
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

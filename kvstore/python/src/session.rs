@@ -22,6 +22,8 @@ const REMOVALS_MAX: usize = 1000;
 
 /// A call, with what it is about.
 pub(crate) enum Call {
+    /// Stores objects, those in memory that the devices know in place.
+    Put(Vec<(Key, View)>, PutWith),
     /// Reads objects.
     Get(Vec<Key>),
     /// Reads objects into writable buffers: in place where a buffer lies in memory that the devices know.
@@ -53,13 +55,13 @@ pub(crate) struct Session<S: Backend> {
 }
 
 impl<S: Backend> Session<S> {
-    /// Creates the job of so many requests, which are to be added.
-    fn job(&self, requests: usize) -> Job {
-        Job::new(requests, self.timeout.map(Deadline::after), &self.copied)
+    /// Creates the job of requests that are to be added.
+    fn job(&self) -> Job {
+        Job::new(self.timeout.map(Deadline::after), &self.copied)
     }
 
-    fn job_of(&self, requests: usize, flights: impl IntoIterator<Item = Flight<S>>) -> Job {
-        let mut job = self.job(requests);
+    fn job_of(&self, flights: impl IntoIterator<Item = Flight<S>>) -> Job {
+        let mut job = self.job();
         job.add(flights.into_iter().map(S::flying));
         job
     }
@@ -71,40 +73,34 @@ impl<S: Backend> Session<S> {
 
     /// Makes the requests of a call.
     pub(crate) fn begin(&self, call: Call) -> Job {
-        let flag = |pending| Flight::Flag(Some(pending));
         let store = &self.store;
+        let flags = |asked: S::Batch<bool>| {
+            self.job_of(asked.into_iter().map(|pending| Flight::Flag(Some(pending))))
+        };
         match call {
+            Call::Put(items, with) => self.put(items, &with),
             Call::Get(keys) => {
-                let get = |pending| Flight::Get(Some(pending));
-                self.job_of(keys.len(), store.get_many(keys).into_iter().map(get))
+                let gets = store.get_many(keys).into_iter();
+                self.job_of(gets.map(|pending| Flight::Get(Some(pending))))
             }
             Call::GetInto(items) => self.get_into(items),
-            Call::Exists(keys) => {
-                self.job_of(keys.len(), store.exists_many(keys).into_iter().map(flag))
-            }
-            Call::Refresh(keys) => {
-                self.job_of(keys.len(), store.refresh_many(keys).into_iter().map(flag))
-            }
-            Call::Delete(keys) => {
-                self.job_of(keys.len(), store.delete_many(keys).into_iter().map(flag))
-            }
-            Call::Touch(keys, ttl) => {
-                self.job_of(keys.len(), store.touch_many(keys, ttl).into_iter().map(flag))
-            }
+            Call::Exists(keys) => flags(store.exists_many(keys)),
+            Call::Refresh(keys) => flags(store.refresh_many(keys)),
+            Call::Delete(keys) => flags(store.delete_many(keys)),
+            Call::Touch(keys, ttl) => flags(store.touch_many(keys, ttl)),
             Call::LookupPrefix(keys) => {
-                self.job_of(1, [Flight::Count(Some(store.lookup_prefix(&keys)))])
+                self.job_of([Flight::Count(Some(store.lookup_prefix(&keys)))])
             }
             Call::Removals(prefix, from) => {
                 let removals = store.removals(&prefix, from, REMOVALS_MAX);
-                self.job_of(1, [Flight::Removals(Some(removals))])
+                self.job_of([Flight::Removals(Some(removals))])
             }
-            Call::Commit => self.job_of(1, [Flight::Commit(Some(store.commit()))]),
+            Call::Commit => self.job_of([Flight::Commit(Some(store.commit()))]),
         }
     }
 
-    /// Stores objects, those in memory that the devices know in place.
-    pub(crate) fn put(&self, items: Vec<(Key, View)>, with: &PutWith) -> Job {
-        let mut job = self.job(items.len());
+    fn put(&self, items: Vec<(Key, View)>, with: &PutWith) -> Job {
+        let mut job = self.job();
         let (keys, views): (Vec<_>, Vec<_>) = items.into_iter().unzip();
         let (mut data, mut loans) = (Vec::new(), Vec::new());
         for (key, view) in keys.into_iter().zip(&views) {
@@ -133,7 +129,7 @@ impl<S: Backend> Session<S> {
     }
 
     fn get_into(&self, items: Vec<(Key, View)>) -> Job {
-        let mut job = self.job(items.len());
+        let mut job = self.job();
         let (mut lent, mut plain) = (Vec::new(), Vec::new());
         let (mut loans, mut views) = (Vec::new(), Vec::new());
         for (position, (key, view)) in items.into_iter().enumerate() {
@@ -170,7 +166,7 @@ impl<S: Backend> Session<S> {
         layer: u32,
         items: Vec<(Key, View)>,
     ) -> Result<Job, (usize, Vec<View>)> {
-        let mut job = self.job(items.len());
+        let mut job = self.job();
         let (mut lent, mut loans) = (Vec::new(), Vec::new());
         for (position, (key, view)) in items.into_iter().enumerate() {
             let run = self.lend(&view);
@@ -194,7 +190,7 @@ impl<S: Backend> Session<S> {
 impl Session<Store> {
     /// Writes one layer of reserved blocks, and waits for that.
     pub(crate) fn fill(&self, writer: &BlocksWriter, layer: u32, data: Vec<View>) -> Job {
-        let mut job = self.job(data.len());
+        let mut job = self.job();
         let part = |view| match self.lend(view) {
             Some((run, loan)) => (Payload::lent(run, view.len() as u64), Some(loan)),
             None => (view.bytes().into(), None::<Loan<Buffer>>),
@@ -212,9 +208,9 @@ impl Session<Store> {
 
     /// Turns written blocks into objects, and waits for that.
     pub(crate) fn seal(&self, writer: BlocksWriter) -> Job {
-        let mut job = self.job(writer.count());
+        let mut job = self.job();
         let stored = |outcome| Answered::Flag(outcome == Outcome::Stored);
-        job.land(writer.commit().into_iter().map(|pending| plain(pending.wait(), stored)));
+        job.land(writer.commit().into_iter().map(|pending| plain(stored)(pending.wait())));
         job
     }
 }

@@ -1,24 +1,17 @@
 //! A store of this process, or a connection to one, behind one Python object.
 
 use std::sync::Arc;
-use std::time::Duration;
 
-use adit_kvshare::{KvStore, StoredBytes};
 use adit_kvstore::layout::Layout as Shape;
-use adit_kvstore::store::{Lease, ObjectInfo, PutWith};
-use adit_kvstore::{Key, Version};
+use adit_kvstore::store::PutWith;
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
 
 use crate::blocks::{Layout, defined_at};
-use crate::bytes;
 use crate::connection::Connection;
 use crate::inside::{Inside, PutArguments};
 use crate::job::Job;
 use crate::link::Link;
 use crate::session::Call;
-use crate::view::View;
-use crate::waiting::{self, wait};
 
 /// An open store or connection, or a closed one.
 #[derive(Clone)]
@@ -67,30 +60,6 @@ impl Source {
         })
     }
 
-    /// Stores objects, as [`Source::begin`] makes a call.
-    ///
-    /// # Errors
-    /// As [`Source::begin`] and [`Source::put_with`].
-    pub(crate) fn put<T: Send>(
-        &self,
-        py: Python<'_>,
-        items: Vec<(Key, View)>,
-        with: PutArguments<'_, '_>,
-        then: impl FnOnce(Option<&Link>, Job) -> T + Send,
-    ) -> PyResult<T> {
-        let with = self.put_with(py, with)?;
-        Ok(match self {
-            Source::Store(store) => {
-                let session = store.session(py)?;
-                py.detach(|| then(None, session.put(items, &with)))
-            }
-            Source::Client(connection) => {
-                let link = connection.link(py)?;
-                py.detach(|| then(Some(&link), link.session.put(items, &with)))
-            }
-        })
-    }
-
     /// Returns the options of a put.
     ///
     /// # Errors
@@ -102,70 +71,6 @@ impl Source {
         }
     }
 
-    /// Reads one layer of KV blocks for the first turn of its job.
-    ///
-    /// # Errors
-    /// As [`Source::begin`]; the inner error is that of [`crate::session::Session::get_layer`].
-    pub(crate) fn get_layer(
-        &self,
-        py: Python<'_>,
-        layer: u32,
-        items: Vec<(Key, View)>,
-    ) -> PyResult<Result<Job, (usize, Vec<View>)>> {
-        with_session!(self, py, |session| {
-            Ok(py.detach(|| session.get_layer(layer, items).map(waiting::begun)))
-        })
-    }
-
-    /// Leases the objects of `keys` before the first miss for `time`.
-    ///
-    /// # Errors
-    /// As [`Source::begin`]; the request's.
-    pub(crate) fn lease(&self, py: Python<'_>, keys: &[Key], time: Duration) -> PyResult<Lease> {
-        with_session!(self, py, |session| wait(py, || session.store.lease(keys, time)))
-    }
-
-    /// Reads an object, with its version.
-    ///
-    /// # Errors
-    /// As [`Source::begin`]; the request's.
-    pub(crate) fn get_versioned<'py>(
-        &self,
-        py: Python<'py>,
-        key: Key,
-    ) -> PyResult<Option<(Bound<'py, PyBytes>, u64)>> {
-        with_session!(self, py, |session| {
-            let value = wait(py, || session.store.get(key))?;
-            let Some(value) = value else { return Ok(None) };
-            let version = StoredBytes::version(&value).0;
-            Ok(Some((bytes::of(py, value.bytes())?, version)))
-        })
-    }
-
-    /// Returns what the store knows about an object.
-    ///
-    /// # Errors
-    /// As [`Source::begin`]; the request's.
-    pub(crate) fn info(&self, py: Python<'_>, key: Key) -> PyResult<Option<ObjectInfo>> {
-        with_session!(self, py, |session| wait(py, || session.store.info(key)))
-    }
-
-    /// Removes an object if it has this version.
-    ///
-    /// # Errors
-    /// As [`Source::begin`]; the request's.
-    pub(crate) fn delete_if(&self, py: Python<'_>, key: Key, version: Version) -> PyResult<bool> {
-        with_session!(self, py, |session| wait(py, || session.store.delete_if(key, version)))
-    }
-
-    /// Lets an object never expire.
-    ///
-    /// # Errors
-    /// As [`Source::begin`]; the request's.
-    pub(crate) fn persist(&self, py: Python<'_>, key: Key) -> PyResult<bool> {
-        with_session!(self, py, |session| wait(py, || session.store.persist(key)))
-    }
-
     /// Defines a layout of KV blocks.
     ///
     /// # Errors
@@ -173,11 +78,11 @@ impl Source {
     pub(crate) fn layout(&self, py: Python<'_>, shape: Shape) -> PyResult<Layout> {
         match self {
             Source::Store(store) => {
-                Ok(Layout::new(defined_at(py, store.session(py)?.store.clone(), shape)?, None))
+                Ok(Layout::new(defined_at(py, &store.session(py)?.store, shape)?, None))
             }
             Source::Client(connection) => {
                 let link = connection.link(py)?;
-                let defined = defined_at(py, link.session.store.clone(), shape)?;
+                let defined = defined_at(py, &link.session.store, shape)?;
                 Ok(Layout::new(defined, Some(&link)))
             }
         }

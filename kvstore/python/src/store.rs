@@ -3,9 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use adit_kvstore::shard::Condition;
-use adit_kvstore::store::Selection;
-use adit_kvstore::{FormatStore, Store as Opened, Version};
+use adit_kvstore::store::{ObjectInfo, Selection};
+use adit_kvstore::{FormatStore, OpenOptions, Store as Opened, Version};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList};
 
@@ -13,12 +12,11 @@ use crate::arguments;
 use crate::blocks::{BlocksWriter, Layout};
 use crate::bytes;
 use crate::calls::Calls;
-use crate::errors;
 use crate::figures;
 use crate::inside::{Inside, PutArguments};
 use crate::memory::Region;
 use crate::numbers;
-use crate::options::{self, OpenArguments};
+use crate::options;
 use crate::scope;
 use crate::source::Source;
 use crate::view::View;
@@ -103,25 +101,23 @@ impl Store {
         #[pyo3(from_py_with = numbers::write_bytes_per_day)] write_bytes_per_day: Option<u64>,
         keep_outdated: bool,
     ) -> PyResult<PyClassInitializer<Store>> {
-        let arguments = OpenArguments {
-            durability,
-            policy,
-            threads,
-            cores,
+        let targets = options::targets(target)?;
+        let name = targets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
+        let options = OpenOptions {
+            durability: options::named(py, durability)?,
+            policy: options::named(py, policy)?,
+            cores: options::cores(py, cores, threads)?,
             pool_bytes,
             tier_bytes,
-            timeout,
-            command_timeout,
+            timeout: options::seconds(py, "timeout", timeout)?,
+            command_timeout: options::seconds(py, "command_timeout", command_timeout)?,
             capacity_bytes,
             capacity_objects,
             write_bytes_per_day,
             keep_outdated,
+            ..OpenOptions::new(targets)
         };
-        let targets = options::targets(target)?;
-        let name = targets.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ");
-        let options = arguments.options(py, targets)?;
-        let opened = waiting::apart(py, move || Opened::open(&options))?;
-        let opened = opened.map_err(|why| errors::of(py, &why))?;
+        let opened = waiting::tried(py, move || Opened::open(&options))?;
         let inside = Inside::new(opened);
         let calls = Calls::of(Source::Store(Arc::clone(&inside)));
         Ok(calls.add_subclass(Store { inside, name }))
@@ -180,8 +176,7 @@ impl Store {
             file_bytes: size,
             ..FormatStore::new(options::targets(target)?)
         };
-        let formatted = waiting::apart(py, move || Opened::format(&options))?;
-        let formatted = formatted.map_err(|why| errors::of(py, &why))?;
+        let formatted = waiting::tried(py, move || Opened::format(&options))?;
         let room = PyDict::new(py);
         room.set_item("objects_max", formatted.objects_max)?;
         room.set_item("key_bytes", formatted.key_bytes)?;
@@ -243,8 +238,7 @@ impl Store {
         if_absent: bool,
         #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let condition = options::condition(slf.py(), if_absent, if_version)?;
-        let with = PutArguments { ttl, tenant, after, layout, condition };
+        let with = PutArguments { ttl, tenant, after, layout, if_absent, if_version };
         Calls::put(slf.as_super(), key, value, with)
     }
 
@@ -280,8 +274,7 @@ impl Store {
         after: Option<&Bound<'_, PyAny>>,
         layout: Option<&Layout>,
     ) -> PyResult<Bound<'py, PyList>> {
-        let condition = Condition::Always;
-        let with = PutArguments { ttl, tenant, after, layout, condition };
+        let with = PutArguments { ttl, tenant, after, layout, ..PutArguments::default() };
         Calls::put_many(slf.as_super(), keys, values, with)
     }
 
@@ -324,8 +317,7 @@ impl Store {
         if_absent: bool,
         #[pyo3(from_py_with = numbers::if_version)] if_version: Option<u64>,
     ) -> PyResult<bool> {
-        let condition = options::condition(slf.py(), if_absent, if_version)?;
-        let with = PutArguments { ttl, tenant, after, layout, condition };
+        let with = PutArguments { ttl, tenant, after, layout, if_absent, if_version };
         Calls::put_from(slf.as_super(), key, source, nbytes, with)
     }
 
@@ -423,14 +415,13 @@ impl Store {
         tenant: Option<&str>,
         after: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<BlocksWriter>> {
-        let condition = Condition::Always;
-        let with = PutArguments { ttl, tenant, after, layout: Some(layout), condition };
+        let with = PutArguments { ttl, tenant, after, ..PutArguments::default() };
         let with = with.resolve(py, &self.inside)?;
         let (keys, session) = (arguments::keys(keys)?, self.inside.session(py)?);
         let defined = layout.for_store(py)?;
         let store = session.store.clone();
         let reserve = move || store.reserve_blocks(&defined, keys, &with).wait();
-        let writer = waiting::apart(py, reserve)?.map_err(|why| errors::of(py, &why))?;
+        let writer = waiting::tried(py, reserve)?;
         BlocksWriter::new(py, writer, session)
     }
 
@@ -493,12 +484,9 @@ impl Store {
         let prefix = prefix.map(arguments::prefix).transpose()?.unwrap_or_default();
         let session = self.inside.session(py)?;
         let (found, next) = wait(py, || session.store.scan_prefix(&prefix, cursor, limit))?;
-        let objects = PyList::empty(py);
-        for info in found {
-            let key = PyBytes::new(py, info.key.as_bytes());
-            objects.append((key, info.bytes, &*info.tenant))?;
-        }
-        Ok((objects, next))
+        let key = |it: &ObjectInfo| PyBytes::new(py, it.key.as_bytes());
+        let objects = found.iter().map(|it| (key(it), it.bytes, &*it.tenant));
+        Ok((PyList::new(py, objects)?, next))
     }
 
     /// Limit the bytes of a tenant's objects, or lift the limit.

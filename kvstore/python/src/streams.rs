@@ -3,7 +3,7 @@
 use std::io::{self, Read};
 use std::mem;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use adit_driver::sys::SharedBytesMut;
@@ -19,6 +19,7 @@ use crate::errors;
 use crate::forked::Ours;
 use crate::inside::PutArguments;
 use crate::link::Link;
+use crate::lock::lock;
 use crate::numbers;
 use crate::scope;
 use crate::source::{Source, with_session};
@@ -81,7 +82,7 @@ impl Pieces {
     /// Returns a reader of an object, if there is one.
     ///
     /// # Errors
-    /// As [`Source::ask`]; the store's.
+    /// As [`Source::begin`]; the store's.
     pub(crate) fn of(py: Python<'_>, source: &Source, key: Key) -> PyResult<Option<Pieces>> {
         let reader = match source {
             Source::Store(store) => {
@@ -91,10 +92,10 @@ impl Pieces {
             Source::Client(connection) => {
                 let link = connection.link(py)?;
                 let (client, of) = (link.session.store.clone(), key.clone());
-                let reader = waiting::apart(py, move || client.reader(of))?;
+                let reader = waiting::tried(py, move || client.reader(of))?;
                 let (connection, era) = (Arc::clone(connection), link.era);
                 let remote = |reader| Any::Client(Remote { reader, connection, key, era });
-                reader.map_err(|why| errors::of(py, &why))?.map(remote)
+                reader.map(remote)
             }
         };
         Ok(reader.map(|reader| {
@@ -105,10 +106,6 @@ impl Pieces {
             let reader = Ours::new(Arc::new(Mutex::new(Some(reader))));
             Pieces { reader, bytes, version }
         }))
-    }
-
-    fn reader(&self, py: Python<'_>) -> PyResult<Arc<Mutex<Option<Any>>>> {
-        self.reader.get().cloned().ok_or_else(|| errors::forked(py))
     }
 }
 
@@ -178,7 +175,7 @@ impl Pieces {
         #[pyo3(from_py_with = numbers::position)] position: u64,
         buffer: &Bound<'_, PyAny>,
     ) -> PyResult<usize> {
-        let (reader, view) = (self.reader(py)?, View::writable(buffer)?);
+        let (reader, view) = (self.reader.here(py)?, View::writable(buffer)?);
         let mut done = 0;
         while done < view.len() {
             let at = position.saturating_add(done as u64);
@@ -193,9 +190,9 @@ impl Pieces {
                 None => {
                     // The thread has no part of the buffer: a memoryview of io.BufferedReader's memory does not keep
                     // it, and the caller may leave. With the first byte the reader has the others of its piece.
-                    let reader = Arc::clone(&reader);
+                    let reader = Arc::clone(reader);
                     let (read, first) = waiting::apart(py, move || {
-                        let mut reader = reader.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut reader = lock(&reader);
                         let mut first = [0_u8];
                         let read = reader.as_mut().ok_or_else(closed).and_then(|reader| {
                             reader.read(at, first.as_mut_slice().into(), true).expect("it waits")
@@ -219,9 +216,8 @@ impl Pieces {
 
     /// Give up what was read ahead.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let reader = self.reader(py)?;
-        let close = move || *reader.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        waiting::apart(py, close)
+        let reader = Arc::clone(self.reader.here(py)?);
+        waiting::apart(py, move || *lock(&reader) = None)
     }
 }
 
@@ -300,7 +296,7 @@ impl Read for Given {
 /// its own waits for the store, and this one reads.
 ///
 /// # Errors
-/// What `source` or a signal's handler raises; as [`Source::put`].
+/// What `source` or a signal's handler raises; as [`Source::put_with`].
 pub(crate) fn put_from(
     py: Python<'_>,
     to: &Source,

@@ -7,8 +7,8 @@ use std::sync::mpsc::{self, RecvTimeoutError, SendError};
 use std::thread;
 use std::time::Duration;
 
-use adit_kvstore::PendingAnswer;
 use adit_kvstore::store::Answer;
+use adit_kvstore::{Error, PendingAnswer};
 use pyo3::prelude::*;
 
 use crate::errors;
@@ -72,6 +72,17 @@ pub(crate) fn apart<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> PyResult<T> {
     apart_or(py, work, drop)
+}
+
+/// Like [`apart`], for work that can fail.
+///
+/// # Errors
+/// As [`apart`]; the work's.
+pub(crate) fn tried<T: Send + 'static>(
+    py: Python<'_>,
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> PyResult<T> {
+    apart(py, work)?.map_err(|why| errors::of(py, &why))
 }
 
 /// Like [`apart`]; passes what the work returns to `undo` if its caller has left.

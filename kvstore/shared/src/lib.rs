@@ -53,7 +53,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `wire` | messages, requests and answers, byte by byte |
-//! | `ring` | the rings, and who sleeps |
+//! | `ring` | the rings, and the words by which a side says that it sleeps |
 //! | `memory` | a client's memory files, as rings and as spans; the server's half is `server::mapped` |
 //! | `mapping` | how they are mapped, on large pages |
 //! | `pieces` | which bytes of a region are idle |

@@ -15,7 +15,7 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use adit_shared::Atomics;
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 use crate::wire::{
     DEPTH_MAX, DONE_HEAD_WORDS, DONE_WORDS, Done, ENTRY_WORDS, HEAD_WORDS, RequestEntry,
@@ -83,7 +83,7 @@ impl Rings {
 }
 
 /// An entry of one of the rings: some words, of which the first say how many of the others mean something.
-pub(crate) trait Entry: FromBytes + IntoBytes + Immutable + KnownLayout {
+pub(crate) trait Entry: FromBytes + IntoBytes + Immutable {
     /// The word that counts the entries that were written.
     const TAIL: usize;
     /// The word that counts the entries that were taken.

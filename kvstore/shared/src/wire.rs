@@ -58,7 +58,7 @@ pub const REMOVED_BYTES: usize = 2;
 pub struct Message {
     /// [`MAGIC`].
     pub magic: u64,
-    /// What is asked for: a [`Matter`]. The answer repeats it.
+    /// The subject, a [`Matter`]. The answer repeats it.
     pub matter: u32,
     /// In an answer, a [`Code`]; unless it is [`Code::Done`], numbers and body are its [`Reason`].
     pub code: u16,
@@ -164,20 +164,20 @@ mod action {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
 pub struct Head {
-    /// What is asked for.
+    /// The kind of request.
     pub action: u8,
-    /// Which part: 0 for all, 1 for the bytes `low..high`, 2 for layer `low`. And 16 times the condition: 0 for none, 1
-    /// if there must be no object, 2 if it must have `version`.
+    /// The part to read: 0 for all, 1 for the bytes `low..high`, 2 for layer `low`. Added to it, 16 times the condition:
+    /// 0 for none, 1 if there must be no object, 2 if it must have `version`.
     pub part: u8,
     /// Bytes of the key.
     pub key_bytes: u16,
-    /// Memory: the region,
+    /// The region of its memory.
     pub region: u32,
     /// Comes back with the answer.
     pub tag: u64,
-    /// where in it,
+    /// The memory's offset in the region.
     pub offset: u64,
-    /// and how many bytes.
+    /// The memory's length in bytes.
     pub room: u64,
     /// Bytes of the object to put. Of a get, 1 if the server verifies it. Of a list, how many at most.
     pub bytes: u64,
@@ -212,7 +212,7 @@ const _: () = assert!(size_of::<RequestEntry>() == 8 * ENTRY_WORDS);
 pub struct Done {
     /// The request's.
     pub tag: u64,
-    /// How it ended, a [`Code`].
+    /// The outcome, a [`Code`].
     pub code: u16,
     /// Bytes of the text.
     pub text_bytes: u16,
@@ -308,9 +308,9 @@ impl Done {
 pub struct MemoryRun {
     /// The region's number.
     pub region: u32,
-    /// Where in it.
+    /// The offset in the region.
     pub offset: u64,
-    /// How many bytes.
+    /// The length in bytes.
     pub bytes: u64,
 }
 
@@ -336,14 +336,14 @@ pub enum Ask {
         ttl_s: u32,
         /// It is of the same call as the put before it, and is laid out behind that one.
         joins: bool,
-        /// What must hold of the key.
+        /// The condition that the key must meet.
         condition: Condition,
     },
     /// Reads a part of an object.
     Get {
         /// The object's key.
         key: Key,
-        /// Which part.
+        /// The part to read.
         part: Part,
         /// The destination.
         memory: MemoryRun,
@@ -373,22 +373,22 @@ pub enum Ask {
     },
     /// Reads a page of the objects with a prefix into `memory`: [`object_bytes`] of each, with its key.
     Scan {
-        /// What the keys begin with, up to 512 bytes.
+        /// The bytes that the keys begin with, at most 512.
         prefix: Box<[u8]>,
-        /// Where to go on; 0 at first.
+        /// The position to go on from; 0 at first.
         from: u64,
-        /// How many objects at most.
+        /// The most objects.
         limit: u64,
         /// The destination.
         memory: MemoryRun,
     },
     /// Reads removals of keys with a prefix into `memory`: for each [`REMOVED_BYTES`] and its key.
     Removals {
-        /// What the keys begin with, up to 512 bytes.
+        /// The bytes that the keys begin with, at most 512.
         prefix: Box<[u8]>,
-        /// Where to go on; `None` at first.
+        /// The position to go on from; `None` at first.
         from: Option<u64>,
-        /// How many at most.
+        /// The most removals.
         limit: u64,
         /// The destination.
         memory: MemoryRun,
@@ -418,16 +418,16 @@ pub enum Ask {
         layout: u32,
         /// Seconds until it expires, or 0.
         ttl_s: u32,
-        /// What must hold of the key when it is sealed.
+        /// The condition that the key must meet when the object is sealed.
         condition: Condition,
     },
     /// Writes the first `bytes` of `memory` as a part of a writer's object.
     Fill {
         /// The writer's number.
         writer: u64,
-        /// Where in the object.
+        /// The part's offset in the object.
         offset: u64,
-        /// How many bytes.
+        /// The part's length in bytes.
         bytes: u64,
         /// The data.
         memory: MemoryRun,

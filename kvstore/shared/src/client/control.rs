@@ -31,13 +31,6 @@ impl Control {
         Arc::new(Control { end, dropped: Mutex::default() })
     }
 
-    /// Takes a region back from the server. Never waits: while the server does not read or another thread waits for an
-    /// answer, the server hears of it later.
-    fn take_back(&self, number: u64) {
-        self.dropped().push(number);
-        self.tell();
-    }
-
     fn dropped(&self) -> MutexGuard<'_, Vec<u64>> {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -132,7 +125,8 @@ impl SocketEnd {
     }
 }
 
-/// Takes a region back from the server when it is dropped.
+/// Takes a region back from the server when it is dropped. That never waits: while the server does not read or another
+/// thread waits for an answer, the server hears of it later.
 pub(super) struct Registration {
     pub(super) control: Arc<Control>,
     pub(super) number: u64,
@@ -140,7 +134,8 @@ pub(super) struct Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
-        self.control.take_back(self.number);
+        self.control.dropped().push(self.number);
+        self.control.tell();
     }
 }
 

@@ -117,7 +117,7 @@ impl Client {
 
     /// Takes the answers that have arrived and wakes their futures, for a thread that serves them.
     pub fn take_answers(&self) {
-        self.shared.take();
+        self.shared.with(Requests::turn);
     }
 
     /// Sleeps until an answer arrives, [`Client::rouse`] is called, or `at_most` has passed. It may return before: call
@@ -137,7 +137,7 @@ impl Client {
     /// [`Error::Refused`] if that is more than a client may share; [`Error::System`] if there is no memory.
     pub fn make_pool(&self) -> Result<()> {
         if !self.has_pool() {
-            let memory = self.make_memory(self.shared.options().pool_bytes)?;
+            let memory = self.make_memory(self.shared.options.pool_bytes)?;
             self.shared.with(|state| state.set_pool(memory));
         }
         Ok(())
@@ -150,7 +150,7 @@ impl Client {
 
     /// Makes the pool if there is none, and checks that it can hold `bytes`.
     pub(super) fn check_pool(&self, bytes: usize) -> Result<(), Unfinished> {
-        let pool_bytes = self.shared.options().pool_bytes;
+        let pool_bytes = self.shared.options.pool_bytes;
         if bytes > pool_bytes {
             let fix = format!(
                 "the client's pool has {pool_bytes}: put it in pieces (Client::put_from) or from shared memory \
@@ -192,8 +192,8 @@ impl Client {
     }
 
     /// Calls `then` once the server is lost, with the reason, on the thread that notices: one that makes a request,
-    /// waits for an answer, or drops what its answer gave. A loss that was noticed before calls it at once. It takes
-    /// the place of what an earlier call gave.
+    /// waits for an answer, or drops a value or a lease. A loss that was noticed before calls it at once. It replaces
+    /// the function of an earlier call.
     pub fn when_lost(&self, then: impl FnOnce(&str) + Send + 'static) {
         self.shared.when_lost(Box::new(then));
     }
@@ -230,12 +230,12 @@ fn doorbell() -> Result<(EventFd, File)> {
 /// A descriptor that becomes readable when answers arrive after [`Client::reap`].
 impl AsFd for Client {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.shared.bell().as_fd()
+        self.shared.bell.as_fd()
     }
 }
 
 impl fmt::Debug for Client {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Client").field("options", self.shared.options()).finish_non_exhaustive()
+        f.debug_struct("Client").field("options", &self.shared.options).finish_non_exhaustive()
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn read(_: &Arc<Shared>, ended: Ended) -> Answer<Read> {
 
 pub(super) fn value(shared: &Arc<Shared>, ended: Ended) -> Answer<Option<Value>> {
     if Code::of(ended.done.code) == Code::Memory {
-        let (needs, pool_bytes) = (ended.done.value, shared.options().pool_bytes);
+        let (needs, pool_bytes) = (ended.done.value, shared.options.pool_bytes);
         let why = format!(
             "the object takes {needs} bytes and the client's pool has {pool_bytes}: read it in pieces \
              (Client::reader) or into shared memory (Client::get_into), or raise pool_bytes"
@@ -105,7 +105,7 @@ pub(super) fn removed(shared: &Arc<Shared>, ended: Ended) -> Answer<Removed> {
         return Ok(Removed { keys: Vec::new(), next, missed_some });
     };
     let (keys, are_all) = items(shared, span, done.value, key_of);
-    // A server that writes something else tells of fewer.
+    // A server that writes something else names fewer.
     Ok(Removed { keys, next, missed_some: missed_some || !are_all })
 }
 

@@ -75,11 +75,11 @@ impl<T> Pending<T> {
 
 impl<T> PendingAnswer for Pending<T> {
     fn patience(&self) -> Duration {
-        self.shared.options().timeout.saturating_sub(self.since.elapsed())
+        self.shared.options.timeout.saturating_sub(self.since.elapsed())
     }
 
     fn wait(self) -> Answer<T> {
-        let (left, after) = (self.patience(), self.shared.options().timeout);
+        let (left, after) = (self.patience(), self.shared.options.timeout);
         self.wait_timeout(left).unwrap_or_else(|_pending| {
             let fix = "see its log for what its devices say";
             let waited_for = "the server's answer";

@@ -22,9 +22,9 @@ use nix::sys::eventfd::EventFd;
 /// Numbers connections.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
-/// Why the server is lost if it says nothing.
+/// The reason of a loss that the server does not explain.
 const HANG_UP: &str = "it closed the connection";
-/// How soon to look again for what is not signalled.
+/// How soon to look again for room and memory, which are not signalled.
 const LOOK: Duration = Duration::from_millis(1);
 /// How soon a thread looks again that waits for one that sleeps on the doorbell.
 const REST: Duration = Duration::from_millis(50);
@@ -44,9 +44,9 @@ pub(super) struct Shared {
     /// The same socket, to notice a hang-up.
     stream: UnixStream,
     sleep: Sleep,
-    bell: EventFd,
+    pub(super) bell: EventFd,
     server_bell: EventFd,
-    options: ClientOptions,
+    pub(super) options: ClientOptions,
 }
 
 struct Guarded {
@@ -91,14 +91,6 @@ impl Shared {
         })
     }
 
-    pub(super) fn options(&self) -> &ClientOptions {
-        &self.options
-    }
-
-    pub(super) fn bell(&self) -> &EventFd {
-        &self.bell
-    }
-
     fn lock(&self) -> MutexGuard<'_, Guarded> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -112,7 +104,8 @@ impl Shared {
         done
     }
 
-    /// Does what is left to do without the lock. `tells_loop`: an event loop has to look at its requests, too.
+    /// Unlocks, then does the work that was left for afterwards. `tells_loop`: an event loop has to look at its requests,
+    /// too.
     fn unlock(&self, mut guarded: MutexGuard<'_, Guarded>, tells_loop: bool) {
         let afterwards = guarded.state.afterwards();
         let has_waiters = guarded.waiters > 0;
@@ -160,11 +153,6 @@ impl Shared {
                 self.idle(guarded, Some(slot), left);
             }
         }
-    }
-
-    /// Takes all answers that are there.
-    pub(super) fn take(&self) {
-        self.with(Requests::turn);
     }
 
     /// Gives memory of the pool back, which requests may wait for.

@@ -64,7 +64,7 @@ impl Client {
         self.make_pool()?;
         let Some(info) = self.info(key).wait()? else { return Ok(None) };
         let (lengths, version) = ((info.read_bytes(), info.piece_bytes()), info.version);
-        let pool_bytes = self.shared.options().pool_bytes as u64;
+        let pool_bytes = self.shared.options.pool_bytes as u64;
         let pieces = ClientPieces { client: self.clone(), info };
         Ok(Some(Reader::new(pieces, lengths, version, pool_bytes)?))
     }

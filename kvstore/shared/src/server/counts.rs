@@ -14,7 +14,7 @@ pub(super) struct Counts {
     pub(super) clients_turned_away: AtomicU64,
     /// Apart from the others, as mappings outlive their client until the store gives them back.
     pub(super) mapped_bytes_now: Arc<AtomicU64>,
-    /// And how many mappings.
+    /// The number of these mappings.
     pub(super) mappings_now: Arc<AtomicU64>,
     pub(super) requests_now: AtomicU64,
     pub(super) requests: AtomicU64,
@@ -39,4 +39,10 @@ impl Counts {
             leases_now: of(&self.leases_now),
         }
     }
+}
+
+/// Adds to a counter what keeps it at or below a limit; otherwise returns what it has.
+pub(super) fn add(counter: &AtomicU64, more: u64, most: u64) -> Result<u64, u64> {
+    let with = |has: u64| has.checked_add(more).filter(|all| *all <= most);
+    counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with)
 }

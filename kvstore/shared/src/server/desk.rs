@@ -1,6 +1,6 @@
 //! The requests of one client in progress, and their answers.
 //!
-//! A thread of the store takes requests and begins them; whichever of them ends one calls its waker, which answers at
+//! A thread of the store takes requests and begins them. The thread that ends one calls its waker, which answers at
 //! once: it writes the answer to the ring and signals the client, so that a request passes through no other thread. All
 //! of that is behind one lock for each client, held for a few instructions.
 //!
@@ -25,7 +25,7 @@ use adit_kvstore::store::{
     Answer, Lease, ObjectInfo, Pending, Put, Read, Removed, Unfinished, Writer,
 };
 
-use super::counts::Counts;
+use super::counts::{Counts, add};
 use super::options::Options;
 use super::outcome;
 use super::page;
@@ -52,10 +52,10 @@ pub(super) enum Flight {
     Get(Pending<Read>),
     /// The store has verified it.
     CheckedGet(Pending<Read>),
-    /// Whether there was an object.
+    /// Says whether there was an object.
     Yes(Pending<bool>),
     Info(Pending<Option<ObjectInfo>>),
-    /// And the bytes of the object.
+    /// Holds also the bytes of the object.
     Reserve(Pending<Writer>, u64),
     Fill(Pending<AnyBuffer>),
     Seal(Pending<Outcome>),
@@ -64,7 +64,7 @@ pub(super) enum Flight {
     /// Removals, and the memory for them.
     Removals(Pending<Removed>, Option<Buffer>),
     LookupPrefix(Pending<usize>),
-    /// And for how long.
+    /// Holds also how long the lease lasts.
     Lease(Pending<Lease>, Duration),
     Commit(Pending<()>),
     DeletePrefix(Pending<u64>),
@@ -74,7 +74,7 @@ pub(super) enum Flight {
 struct Slot {
     tag: u64,
     flight: Flight,
-    /// Where its memory is the client's.
+    /// The place of its memory, if that is the client's.
     run: Option<MemoryRun>,
 }
 
@@ -112,6 +112,7 @@ struct Held {
 
 /// The books of a client, behind the lock of its desk.
 struct Books {
+    counts: Arc<Counts>,
     answers: Answering,
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
@@ -136,7 +137,6 @@ pub(super) struct Desk {
     /// The client's doorbell, which may be rung without waiting for the client.
     signaller: Signaller,
     bell: File,
-    counts: Arc<Counts>,
 }
 
 /// Answers the request in a slot once the store has ended it.
@@ -163,6 +163,7 @@ impl Desk {
     ) -> Arc<Desk> {
         let slots = depth as u32;
         let books = Books {
+            counts: Arc::clone(counts),
             answers: Answering::new(rings),
             slots: (0..slots).map(|_| None).collect(),
             free: (0..slots).rev().collect(),
@@ -175,11 +176,11 @@ impl Desk {
             writers_made: 0,
             is_closed: false,
         };
-        let (sleep, counts) = (Sleep::of_server(rings), Arc::clone(counts));
+        let sleep = Sleep::of_server(rings);
         Arc::new_cyclic(|desk| {
             let waker = |slot| Waker::from(Arc::new(SlotWaker { desk: Weak::clone(desk), slot }));
             let wakers = (0..slots).map(waker).collect();
-            Desk { books: Mutex::new(books), wakers, sleep, signaller, bell, counts }
+            Desk { books: Mutex::new(books), wakers, sleep, signaller, bell }
         })
     }
 
@@ -208,7 +209,7 @@ impl Desk {
         let slot = books.free.pop().expect("there is a slot for each answer that has room");
         let before = books.slots[slot as usize].replace(Slot { tag, flight, run });
         assert!(before.is_none(), "a free slot is empty");
-        self.counts.requests_now.fetch_add(1, Ordering::Relaxed);
+        books.counts.requests_now.fetch_add(1, Ordering::Relaxed);
         drop(books);
         self.attend(slot);
     }
@@ -228,13 +229,13 @@ impl Desk {
         match kept {
             Kept::Nothing => {
                 if let Flight::Reserve(_, bytes) = slot.flight {
-                    books.let_go(bytes, &self.counts);
+                    books.let_go(bytes);
                 }
             }
-            Kept::Lease(lease) => done = books.keep(lease, &self.counts),
-            Kept::Writer(writing) => done = books.keep_writer(writing, &self.counts),
+            Kept::Lease(lease) => done = books.keep(lease),
+            Kept::Writer(writing) => done = books.keep_writer(writing),
         }
-        self.counts.requests_now.fetch_sub(1, Ordering::Relaxed);
+        books.counts.requests_now.fetch_sub(1, Ordering::Relaxed);
         books.answer(&done.with_tag(slot.tag));
         drop(books);
         self.ring(slot.tag);
@@ -312,7 +313,7 @@ impl Desk {
     /// Ends a lease; returns whether there was such a one.
     pub(super) fn release(&self, lease: u64) -> bool {
         // Its drop is not behind the lock.
-        let held = self.lock().remove_lease(lease, &self.counts);
+        let held = self.lock().remove_lease(lease);
         held.is_some()
     }
 
@@ -324,7 +325,7 @@ impl Desk {
     pub(super) fn hold(&self, bytes: u64) -> Result<u64, Reason> {
         let mut books = self.lock();
         let bytes = if bytes > books.shares.capacity_bytes { 0 } else { bytes };
-        books.hold(bytes, &self.counts)?;
+        books.hold(bytes)?;
         Ok(bytes)
     }
 
@@ -345,7 +346,7 @@ impl Desk {
     pub(super) fn take_writer(&self, number: u64) -> Result<Writer, Reason> {
         let mut books = self.lock();
         let Writing { writer, bytes } = books.writers.remove(&number).ok_or_else(no_writer)?;
-        books.let_go(bytes, &self.counts);
+        books.let_go(bytes);
         drop(books);
         Arc::into_inner(writer).ok_or_else(no_writer)
     }
@@ -364,14 +365,14 @@ impl Desk {
         let slots: Vec<Slot> = books.slots.iter_mut().filter_map(Option::take).collect();
         let regions = std::mem::take(&mut books.regions);
         let numbers: Vec<u64> = books.leases.keys().copied().collect();
-        let remove = |number| books.remove_lease(number, &self.counts);
+        let remove = |number| books.remove_lease(number);
         let leases: Vec<_> = numbers.into_iter().filter_map(remove).collect();
         let writers = std::mem::take(&mut books.writers);
         let rest = books.held_bytes;
         // Bytes of reservations in progress and of the writers.
-        books.let_go(rest, &self.counts);
+        books.let_go(rest);
+        books.counts.requests_now.fetch_sub(slots.len() as u64, Ordering::Relaxed);
         drop(books);
-        self.counts.requests_now.fetch_sub(slots.len() as u64, Ordering::Relaxed);
         drop((slots, regions, leases, writers));
     }
 }
@@ -390,9 +391,9 @@ impl Books {
     }
 
     /// Keeps a writer for the client and names it in the answer.
-    fn keep_writer(&mut self, writing: Writing, counts: &Counts) -> Done {
+    fn keep_writer(&mut self, writing: Writing) -> Done {
         if self.writers.len() >= WRITERS_MAX {
-            self.let_go(writing.bytes, counts);
+            self.let_go(writing.bytes);
             let many = "this client writes too many objects in parts: commit or drop some";
             return Done::failed(&Reason::limit(many));
         }
@@ -402,20 +403,20 @@ impl Books {
     }
 
     /// Keeps a lease for the client and names it in the answer.
-    fn keep(&mut self, held: Held, counts: &Counts) -> Done {
+    fn keep(&mut self, held: Held) -> Done {
         if self.leases.len() >= LEASES_MAX {
-            self.drop_expired(counts);
+            self.drop_expired();
         }
         if self.leases.len() >= LEASES_MAX {
             let many = "this client holds too many leases: release some";
             return Done::failed(&Reason::limit(many));
         }
         let bytes = held.lease.bytes();
-        if let Err(why) = self.hold(bytes, counts) {
+        if let Err(why) = self.hold(bytes) {
             return Done::failed(&why);
         }
         self.leases_made += 1;
-        counts.leases_now.fetch_add(1, Ordering::Relaxed);
+        self.counts.leases_now.fetch_add(1, Ordering::Relaxed);
         let done = Done::new(Code::Done, self.leases_made, held.lease.count() as u64);
         self.leases.insert(self.leases_made, held);
         done.with_told(&bytes.to_ne_bytes())
@@ -425,7 +426,7 @@ impl Books {
     ///
     /// # Errors
     /// Which limit it exceeds.
-    fn hold(&mut self, bytes: u64, counts: &Counts) -> Result<(), Reason> {
+    fn hold(&mut self, bytes: u64) -> Result<(), Reason> {
         if self.is_closed {
             return Err(Reason::limit("the client is gone"));
         }
@@ -433,7 +434,7 @@ impl Books {
         let fits =
             |books: &Books| books.held_bytes.checked_add(bytes).is_some_and(|all| all <= most);
         if !fits(self) {
-            self.drop_expired(counts);
+            self.drop_expired();
         }
         if !fits(self) {
             return Err(Reason::limit(
@@ -441,37 +442,34 @@ impl Books {
                  or raise the server's --hold-share",
             ));
         }
-        let most = self.shares.all_bytes_max;
-        let with = |has: u64| has.checked_add(bytes).filter(|all| *all <= most);
-        let added = counts.held_bytes_now.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with);
-        added.map_err(|_| {
-            Reason::limit(
+        if add(&self.counts.held_bytes_now, bytes, self.shares.all_bytes_max).is_err() {
+            return Err(Reason::limit(
                 "all clients together would hold too much of the store by leases and objects in parts: try again, or \
                  raise the server's --hold-share",
-            )
-        })?;
+            ));
+        }
         self.held_bytes += bytes;
         Ok(())
     }
 
     /// Undoes [`Books::hold`].
-    fn let_go(&mut self, bytes: u64, counts: &Counts) {
+    fn let_go(&mut self, bytes: u64) {
         self.held_bytes -= bytes;
-        counts.held_bytes_now.fetch_sub(bytes, Ordering::Relaxed);
+        self.counts.held_bytes_now.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Drops leases that have ended by themselves, which the client has yet to release.
-    fn drop_expired(&mut self, counts: &Counts) {
+    fn drop_expired(&mut self) {
         let now = Instant::now();
         let over = |(number, held): (&u64, &Held)| (held.until <= now).then_some(*number);
         let over: Vec<u64> = self.leases.iter().filter_map(over).collect();
-        over.into_iter().for_each(|number| drop(self.remove_lease(number, counts)));
+        over.into_iter().for_each(|number| drop(self.remove_lease(number)));
     }
 
-    fn remove_lease(&mut self, number: u64, counts: &Counts) -> Option<Held> {
+    fn remove_lease(&mut self, number: u64) -> Option<Held> {
         let held = self.leases.remove(&number)?;
-        self.let_go(held.lease.bytes(), counts);
-        counts.leases_now.fetch_sub(1, Ordering::Relaxed);
+        self.let_go(held.lease.bytes());
+        self.counts.leases_now.fetch_sub(1, Ordering::Relaxed);
         Some(held)
     }
 }

@@ -21,6 +21,7 @@ use adit_driver::sys::HostMemory;
 use adit_kvstore::memory::{Memory, Probe, budget};
 use adit_shared::Atomics;
 
+use super::counts::add;
 use crate::mapping::{Mapping, PAGE};
 use crate::wire::Reason;
 
@@ -65,12 +66,6 @@ impl Allowance {
         let (mapped_bytes, mappings) = (Arc::clone(mapped_bytes), Arc::clone(mappings));
         Ok(Counted { bytes, mapped_bytes, mappings })
     }
-}
-
-/// Adds to a counter what keeps it below a limit; otherwise returns what it has.
-fn add(counter: &AtomicU64, more: u64, most: u64) -> Result<u64, u64> {
-    let with = |has: u64| has.checked_add(more).filter(|all| *all <= most);
-    counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with)
 }
 
 impl Drop for Counted {

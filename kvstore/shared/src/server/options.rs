@@ -67,7 +67,7 @@ pub enum Event {
     /// Connections were turned away, reported once a second at most: there were too many clients, or too many
     /// connections that did not greet.
     TurnedAway {
-        /// How many, since the last of these events.
+        /// The number since the last of these events.
         connections: u64,
     },
 }

@@ -16,11 +16,11 @@ use adit_kvstore::layout::Layout;
 use adit_kvstore::store::{Attached, PutWith};
 use adit_kvstore::{Store, UNIT_BYTES};
 use nix::errno::Errno;
-use nix::sys::epoll::{Epoll, EpollCreateFlags, EpollEvent, EpollFlags, EpollTimeout};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 use zerocopy::IntoBytes;
 
-use super::counts::Counts;
+use super::counts::{Counts, add};
 use super::desk::{Desk, Shares};
 use super::link::{End, Link};
 use super::mapped::{self, Allowance};
@@ -36,11 +36,6 @@ use crate::wire::{Code, GREETING_FILES, Matter, Message, Reason, VERSION, layout
 const GREETING_MAX: Duration = Duration::from_secs(10);
 /// How long requests in progress may take once the server ends.
 const ENDING_MAX: Duration = Duration::from_secs(10);
-
-/// Names of what the thread sleeps on.
-const SOCKET: u64 = 0;
-const FAULT: u64 = 1;
-const END: u64 = 2;
 
 /// The state that the sessions of a server share.
 pub(super) struct Common<'a> {
@@ -66,7 +61,6 @@ struct Session<'a> {
     common: &'a Common<'a>,
     number: u64,
     peer: Peer,
-    epoll: Epoll,
     greeted: Option<Greeted>,
     /// It has a place among the clients.
     is_counted: bool,
@@ -112,10 +106,6 @@ impl<'a> Session<'a> {
         stream: UnixStream,
     ) -> std::io::Result<Session<'a>> {
         let peer = Peer::new(stream)?;
-        let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC)?;
-        let readable = EpollFlags::EPOLLIN | EpollFlags::EPOLLRDHUP;
-        epoll.add(peer.stream(), EpollEvent::new(readable, SOCKET))?;
-        epoll.add(common.end.as_fd(), EpollEvent::new(EpollFlags::EPOLLIN, END))?;
         let allowance = Allowance {
             mapped_bytes: Arc::clone(&common.counts.mapped_bytes_now),
             mappings: Arc::clone(&common.counts.mappings_now),
@@ -126,7 +116,6 @@ impl<'a> Session<'a> {
             common,
             number,
             peer,
-            epoll,
             greeted: None,
             is_counted: false,
             allowance,
@@ -153,24 +142,25 @@ impl<'a> Session<'a> {
 
     /// Sleeps until there is something to do, and does it.
     fn sleep(&mut self) -> Result<(), End> {
+        // A hang-up is readable, too.
+        let readable = |file| PollFd::new(file, PollFlags::POLLIN);
+        let mut polled =
+            vec![readable(self.peer.stream().as_fd()), readable(self.common.end.as_fd())];
+        polled.extend(self.greeted.iter().map(|it| readable(it.link.bell.as_fd())));
         let at_most = match self.greeted {
-            Some(_) => EpollTimeout::NONE,
-            None => EpollTimeout::from(1000u16),
+            Some(_) => PollTimeout::NONE,
+            None => PollTimeout::from(1000u16),
         };
-        let mut events = [EpollEvent::empty(); 3];
-        let count = match self.epoll.wait(&mut events, at_most) {
-            Ok(count) => count,
-            Err(Errno::EINTR) => 0,
+        match poll(&mut polled, at_most) {
+            Ok(_) | Err(Errno::EINTR) => {}
             Err(why) => return Err(End::Left(format!("cannot wait for it: {why}"))),
-        };
+        }
+        let has_messages = polled[0].any() == Some(true);
         if let Some(Greeted { link, .. }) = &self.greeted {
             let fault = link.fault.lock().unwrap_or_else(PoisonError::into_inner).take();
             fault.map_or(Ok(()), Err)?;
         }
-        match events[..count].iter().any(|event| event.data() == SOCKET) {
-            true => self.hear(),
-            false => Ok(()),
-        }
+        if has_messages { self.hear() } else { Ok(()) }
     }
 
     /// Handles the messages that have come.
@@ -260,8 +250,6 @@ impl<'a> Session<'a> {
         })?;
         let failed = |why: std::io::Error| Reason::new(Code::Failed, format!("the server: {why}"));
         let link = Link::new().map_err(failed)?;
-        let added = self.epoll.add(&link.bell, EpollEvent::new(EpollFlags::EPOLLIN, FAULT));
-        added.map_err(|why| failed(why.into()))?;
         let signaller = Signaller::new().map_err(failed)?;
         let rings = Rings::new(memory, depth);
         let (store, counts) = (self.common.store, self.common.counts);
@@ -283,9 +271,7 @@ impl<'a> Session<'a> {
     /// Takes a place among the clients.
     fn take_place(&mut self) -> Result<(), Reason> {
         let most = self.common.options.clients_max;
-        let another = |has: u64| (has < most).then_some(has + 1);
-        let clients = &self.common.counts.clients_now;
-        let taken = clients.fetch_update(Ordering::Relaxed, Ordering::Relaxed, another);
+        let taken = add(&self.common.counts.clients_now, 1, most);
         self.is_counted = taken.is_ok();
         let why = || format!("too many clients: the server takes {most}; raise its --clients");
         taken.map(drop).map_err(|_| Reason::limit(why()))

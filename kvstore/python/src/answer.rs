@@ -1,5 +1,6 @@
 //! The answer to one request, as Python's objects are made of it.
 
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use adit_kvshare::SharedBytes;
@@ -11,14 +12,17 @@ use pyo3::types::{PyBytes, PyList};
 use crate::errors;
 use crate::view::View;
 
+/// Memory that a value is in.
+pub(crate) trait Bytes: Deref<Target = [u8]> + Send + Sync {}
+
+impl<T: Deref<Target = [u8]> + Send + Sync> Bytes for T {}
+
 /// The answer to one request.
 pub(crate) enum Answered {
     Flag(bool),
     /// Bytes read, or a miss.
     Length(Option<u64>),
-    Value(Option<Value>),
-    /// A value whose memory a connection's pool has back.
-    Bytes(Option<Vec<u8>>),
+    Value(Option<Box<dyn Bytes>>),
     /// A value that is to be copied to a buffer with room for it.
     Copy(Value, View),
     /// A value that was copied to an object.
@@ -65,12 +69,8 @@ impl Answered {
                 (keys, next, missed_some).into_pyobject(py)?.into_any()
             }
             Answered::Object(value) => value.into_bound(py).into_any(),
-            Answered::Value(Some(_)) | Answered::Bytes(Some(_)) | Answered::Copy(..) => {
-                unreachable!("values were copied")
-            }
-            Answered::Value(None) | Answered::Bytes(None) | Answered::Done => {
-                py.None().into_bound(py)
-            }
+            Answered::Value(Some(_)) | Answered::Copy(..) => unreachable!("values were copied"),
+            Answered::Value(None) | Answered::Done => py.None().into_bound(py),
             Answered::Failed(why) => return Err(errors::of(py, &why)),
             Answered::Short { needs, has } => {
                 let text = format!(

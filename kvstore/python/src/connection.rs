@@ -33,7 +33,7 @@ pub(crate) struct Connection {
     needs_thread: AtomicBool,
 }
 
-/// Where the server is, and whether to go there.
+/// The server's address, and whether to connect to it again.
 struct Route {
     path: PathBuf,
     options: ClientOptions,

@@ -29,11 +29,6 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
     set.err().unwrap_or(exception)
 }
 
-/// Makes an exception of a driver's error.
-pub(crate) fn of_driver(py: Python<'_>, error: adit_driver::Error) -> PyErr {
-    of(py, &Error::Driver(error))
-}
-
 /// Refuses a call in a process that was forked from the store's.
 pub(crate) fn forked(py: Python<'_>) -> PyErr {
     let text = "this process was forked from the one that opened the store, and has none of its threads: open stores \

@@ -1,6 +1,7 @@
 //! The store's counters by name.
 
 use adit_kvshare::wire::Serving;
+use adit_kvstore::UNIT_BYTES;
 use adit_kvstore::shard::Stats;
 use adit_kvstore::store::TenantStats;
 use pyo3::prelude::*;
@@ -8,36 +9,9 @@ use pyo3::types::PyDict;
 
 /// Returns the counters of a store.
 pub(crate) fn of_store<'py>(py: Python<'py>, stats: &Stats) -> PyResult<Bound<'py, PyDict>> {
-    let figures = PyDict::new(py);
-    let all = requests(stats).into_iter().chain(device(stats)).chain(sizes(stats));
-    for (name, figure) in all.chain(tier(stats)) {
-        figures.set_item(name, figure)?;
-    }
-    Ok(figures)
-}
-
-/// Returns the counters of a store that a server has, and the server's.
-pub(crate) fn of_server<'py>(
-    py: Python<'py>,
-    stats: &Stats,
-    serving: &Serving,
-) -> PyResult<Bound<'py, PyDict>> {
-    let figures = of_store(py, stats)?;
-    for (name, figure) in [
-        ("clients_now", serving.clients_now),
-        ("clients_expelled", serving.clients_expelled),
-        ("clients_turned_away", serving.clients_turned_away),
-        ("mapped_bytes_now", serving.mapped_bytes_now),
-        ("leases_now", serving.leases_now),
-    ] {
-        figures.set_item(name, figure)?;
-    }
-    Ok(figures)
-}
-
-fn requests(stats: &Stats) -> [(&'static str, u64); 16] {
     let evictions = &stats.evictions;
-    [
+    let bytes = |units: u64| units * UNIT_BYTES;
+    let all = [
         ("gets", stats.gets),
         ("hits", stats.hits),
         ("misses", stats.misses),
@@ -54,11 +28,6 @@ fn requests(stats: &Stats) -> [(&'static str, u64); 16] {
         ("bytes_read", stats.bytes_read),
         ("bytes_written", stats.bytes_written),
         ("copied_bytes", stats.copied_bytes),
-    ]
-}
-
-fn device(stats: &Stats) -> [(&'static str, u64); 14] {
-    [
         ("bytes_to_device", stats.bytes_to_device),
         ("journal_bytes", stats.journal_bytes),
         ("checkpoint_bytes", stats.checkpoint_bytes),
@@ -73,11 +42,13 @@ fn device(stats: &Stats) -> [(&'static str, u64); 14] {
         ("journal_delay_max_ns", stats.journal_delay_max_ns),
         ("journal_lost_blocks", stats.journal_lost_blocks),
         ("journal_outdated_objects", stats.journal_outdated_objects),
-    ]
-}
-
-fn tier(stats: &Stats) -> [(&'static str, u64); 10] {
-    [
+        ("objects", stats.objects),
+        ("used_bytes", bytes(stats.used_units)),
+        ("capacity_bytes", bytes(stats.capacity_units)),
+        ("free_runs", stats.free_runs),
+        ("largest_free_bytes", bytes(stats.largest_free_units)),
+        ("leased", stats.leased),
+        ("memory_bytes", stats.memory_bytes),
         ("tier_hits", stats.tier_hits),
         ("tier_hit_bytes", stats.tier_hit_bytes),
         ("tier_admissions", stats.tier_admissions),
@@ -88,20 +59,30 @@ fn tier(stats: &Stats) -> [(&'static str, u64); 10] {
         ("tier_bytes", stats.tier_bytes),
         ("tier_pinned_bytes", stats.tier_pinned_bytes),
         ("tier_given_up_bytes", stats.tier_given_up_bytes),
-    ]
+    ];
+    let figures = PyDict::new(py);
+    add(&figures, &all).map(|()| figures)
 }
 
-fn sizes(stats: &Stats) -> [(&'static str, u64); 7] {
-    let bytes = |units: u64| units * adit_kvstore::UNIT_BYTES;
-    [
-        ("objects", stats.objects),
-        ("used_bytes", bytes(stats.used_units)),
-        ("capacity_bytes", bytes(stats.capacity_units)),
-        ("free_runs", stats.free_runs),
-        ("largest_free_bytes", bytes(stats.largest_free_units)),
-        ("leased", stats.leased),
-        ("memory_bytes", stats.memory_bytes),
-    ]
+fn add(figures: &Bound<'_, PyDict>, more: &[(&str, u64)]) -> PyResult<()> {
+    more.iter().try_for_each(|(name, figure)| figures.set_item(name, figure))
+}
+
+/// Returns the counters of a store that a server has, and the server's.
+pub(crate) fn of_server<'py>(
+    py: Python<'py>,
+    stats: &Stats,
+    serving: &Serving,
+) -> PyResult<Bound<'py, PyDict>> {
+    let figures = of_store(py, stats)?;
+    let more = [
+        ("clients_now", serving.clients_now),
+        ("clients_expelled", serving.clients_expelled),
+        ("clients_turned_away", serving.clients_turned_away),
+        ("mapped_bytes_now", serving.mapped_bytes_now),
+        ("leases_now", serving.leases_now),
+    ];
+    add(&figures, &more).map(|()| figures)
 }
 
 /// Returns what a tenant has and did.
@@ -111,7 +92,7 @@ pub(crate) fn of_tenant<'py>(
 ) -> PyResult<Bound<'py, PyDict>> {
     let figures = PyDict::new(py);
     figures.set_item("quota_bytes", tenant.quota.map(|quota| quota.bytes))?;
-    for (name, figure) in [
+    let more = [
         ("objects", tenant.objects),
         ("used_bytes", tenant.used_bytes),
         ("puts", tenant.puts),
@@ -119,8 +100,6 @@ pub(crate) fn of_tenant<'py>(
         ("hits", tenant.hits),
         ("evictions", tenant.evictions),
         ("refusals", tenant.refusals),
-    ] {
-        figures.set_item(name, figure)?;
-    }
-    Ok(figures)
+    ];
+    add(&figures, &more).map(|()| figures)
 }

@@ -64,7 +64,7 @@ impl Backend for Store {
     }
 
     fn answered(value: Option<Value>) -> Answered {
-        Answered::Value(value)
+        Answered::Value(value.map(|value| Box::new(value) as _))
     }
 
     fn kept(value: Value) -> Result<Value, Value> {
@@ -91,7 +91,7 @@ impl Backend for Client {
     }
 
     fn answered(value: Option<Self::Value>) -> Answered {
-        Answered::Bytes(value.map(|value| value.to_vec()))
+        Answered::Value(value.map(|value| Box::new(value.to_vec()) as _))
     }
 
     fn kept(value: Self::Value) -> Result<Value, Self::Value> {

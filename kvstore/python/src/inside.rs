@@ -36,7 +36,7 @@ pub(crate) fn close_all(py: Python<'_>) {
     };
     for store in open.iter().filter_map(Weak::upgrade) {
         // A child that was forked leaves its parent's stores alone.
-        let ended = if store.is_ours() { store.close(py) } else { Ok(()) };
+        let ended = if store.session.get().is_some() { store.close(py) } else { Ok(()) };
         if let Err(why) = ended {
             why.write_unraisable(py, None);
         }
@@ -67,10 +67,6 @@ impl Inside {
         open.retain(|store| store.strong_count() > 0);
         open.push(Arc::downgrade(&inside));
         inside
-    }
-
-    fn is_ours(&self) -> bool {
-        self.session.get().is_some()
     }
 
     /// Returns what to make requests with.

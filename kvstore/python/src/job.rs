@@ -3,7 +3,6 @@
 //! All of it but the results runs detached from the interpreter. Views that are done with are kept, and released where
 //! their job ends, attached.
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
@@ -15,7 +14,7 @@ use adit_kvstore::store::Value;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
-use crate::answer::Answered;
+use crate::answer::{Answered, Bytes};
 use crate::bytes::{FEW, Unfilled};
 use crate::flight::{AnyFlight, Look};
 use crate::view::View;
@@ -42,16 +41,11 @@ enum Filling {
     View(Value, View),
 }
 
-/// Memory that a value is in.
-trait Bytes: Deref<Target = [u8]> + Send + Sync {}
-
-impl<T: Deref<Target = [u8]> + Send + Sync> Bytes for T {}
-
 /// When a connection's requests are given up. A store has deadlines of its own.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline {
     pub(crate) until: Instant,
-    /// How long that is from the call on.
+    /// The time from the call to then.
     pub(crate) timeout: Duration,
 }
 
@@ -265,8 +259,10 @@ impl Slot {
             }
         };
         *self = match answered {
-            Answered::Value(Some(value)) => Slot::object(py, Box::new(value))?,
-            Answered::Bytes(Some(value)) => Slot::object(py, Box::new(value))?,
+            Answered::Value(Some(value)) => {
+                let object = Unfilled::new(py, value.len())?;
+                Slot::Filling(Filling::Object(value, object), 0)
+            }
             Answered::Copy(value, view) => {
                 let (needs, has) = (value.len(), view.len());
                 if needs > has {
@@ -279,11 +275,6 @@ impl Slot {
             other => Slot::Landed(other),
         };
         Ok(self.left())
-    }
-
-    fn object(py: Python<'_>, value: Box<dyn Bytes>) -> PyResult<Slot> {
-        let object = Unfilled::new(py, value.len())?;
-        Ok(Slot::Filling(Filling::Object(value, object), 0))
     }
 
     /// Returns how many bytes are to be copied.

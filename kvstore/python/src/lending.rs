@@ -94,7 +94,8 @@ impl<M: Divide> Lender<M> {
         match self {
             Lender::Registered(regions) => regions.iter().find_map(|it| it.take(address, len)),
             Lender::Shared(shared) => {
-                // Whichever of them is the last to have its memory tells the server so: without the lock.
+                // The last of them to be dropped takes its memory back from the server, which must not happen under
+                // the lock.
                 let held: Vec<_> = lock(shared).iter().filter_map(Weak::upgrade).collect();
                 held.iter().find_map(|it| it.take(address, len))
             }

@@ -21,7 +21,7 @@ pub(crate) struct Link {
     pub(crate) session: Arc<Session<Client>>,
     /// Among the connections of this process.
     pub(crate) number: u64,
-    /// How often it was connected again. Layouts are known to the server of one era.
+    /// The number of times that it was connected again. Layouts are known to the server of one era.
     pub(crate) era: u64,
     /// Takes answers for queues, once there is one.
     reaper: Arc<Mutex<Option<Arc<Reaper>>>>,

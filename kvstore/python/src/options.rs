@@ -45,7 +45,7 @@ fn target(object: &Bound<'_, PyAny>) -> PyResult<Option<Target>> {
     let py = object.py();
     if let Ok(text) = object.cast::<PyString>() {
         let target = text.to_str()?.parse::<Target>();
-        return target.map(Some).map_err(|why| errors::of_driver(py, why));
+        return target.map(Some).map_err(|why| errors::of(py, &why.into()));
     }
     if !object.hasattr("__fspath__")? {
         return Ok(None);

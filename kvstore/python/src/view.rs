@@ -39,7 +39,7 @@ struct Raw {
 
 const PYBUF_SIMPLE: c_int = 0;
 const PYBUF_WRITABLE: c_int = 1;
-/// Contiguous, and told what its items are.
+/// Contiguous, with a description of its items.
 const PYBUF_DESCRIBED: c_int = 4 | 8;
 
 unsafe extern "C" {

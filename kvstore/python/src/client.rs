@@ -17,12 +17,11 @@ use crate::calls::Calls;
 use crate::connection::Connection;
 use crate::errors;
 use crate::figures;
-use crate::inside::PutArguments;
 use crate::numbers;
 use crate::options;
 use crate::scope;
 use crate::shared::Memory;
-use crate::source::Source;
+use crate::source::{PutArguments, Source};
 use crate::waiting::{self, wait};
 
 /// Connect to a store that another process of this machine serves.

@@ -7,18 +7,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use adit_driver::Buffer;
 use adit_kvstore::shard::Failure;
-use adit_kvstore::store::{PutWith, Tenant};
+use adit_kvstore::store::Tenant;
 use adit_kvstore::{Error, Store};
 use pyo3::prelude::*;
 
-use crate::arguments;
-use crate::blocks::Layout;
 use crate::errors;
 use crate::forked::Ours;
 use crate::lending::{Lender, Lending};
-use crate::link::Link;
 use crate::lock::lock;
-use crate::options;
 use crate::session::Session;
 use crate::view::View;
 use crate::waiting::{self, wait};
@@ -179,50 +175,4 @@ enum Unregistered {
     Failed(Error),
     /// Some of it is already; the view is released attached.
     Overlap(View),
-}
-
-/// The options of a put, as Python says them.
-#[derive(Default)]
-pub(crate) struct PutArguments<'a, 'py> {
-    pub(crate) ttl: Option<f64>,
-    pub(crate) tenant: Option<&'a str>,
-    pub(crate) after: Option<&'a Bound<'py, PyAny>>,
-    pub(crate) layout: Option<&'a Layout>,
-    pub(crate) if_absent: bool,
-    pub(crate) if_version: Option<u64>,
-}
-
-impl PutArguments<'_, '_> {
-    /// Returns a store's options.
-    ///
-    /// # Errors
-    /// As [`arguments::key`] and [`Inside::session`]; `InvalidError` for a time that is none and for two conditions.
-    pub(crate) fn resolve(self, py: Python<'_>, store: &Inside) -> PyResult<PutWith> {
-        let condition = options::condition(py, self.if_absent, self.if_version)?;
-        let ttl = self.ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
-        let tenant = self.tenant.map(|name| store.tenant(py, name)).transpose()?;
-        let after = self.after.map(arguments::key).transpose()?;
-        let layout = self.layout.map(|layout| layout.for_store(py)).transpose()?;
-        Ok(PutWith { tenant, ttl, after, layout, condition })
-    }
-
-    /// Returns a connection's options.
-    ///
-    /// # Errors
-    /// `InvalidError` for a time that is none, for two conditions, for another connection's layout, and for what a
-    /// connection does not have.
-    pub(crate) fn resolve_there(self, py: Python<'_>, link: &Link) -> PyResult<PutWith> {
-        let condition = options::condition(py, self.if_absent, self.if_version)?;
-        if let Some(name) = self.tenant {
-            let fix = "objects of a connection belong to the tenant that adit.connect names";
-            return Err(options::invalid(py, "the tenant", name, fix));
-        }
-        if self.after.is_some() {
-            let fix = "leave it out: a connection does not choose the places of objects";
-            return Err(options::invalid(py, "after", "a key", fix));
-        }
-        let ttl = self.ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
-        let layout = self.layout.map(|layout| layout.for_client(py, link)).transpose()?;
-        Ok(PutWith { ttl, layout, condition, ..PutWith::default() })
-    }
 }

@@ -55,7 +55,8 @@ pub(crate) struct Job {
     flying: usize,
     /// Results that are there, of the first requests.
     filled: usize,
-    deadline: Option<Deadline>,
+    /// When its requests are given up.
+    pub(crate) deadline: Option<Deadline>,
     /// Bytes of the buffers that it reads into.
     reads: usize,
     /// Views to release.
@@ -106,11 +107,6 @@ impl Job {
     /// Returns the number of its requests.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
-    }
-
-    /// Returns when its requests are given up.
-    pub(crate) fn deadline(&self) -> Option<Deadline> {
-        self.deadline
     }
 
     /// Returns whether every request is answered or given up.

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | `calls` | the class `Calls`: what `Store` and `Client` have in common |
 //! | `scope` | the class `Scope`: what the `with` statement ends |
-//! | `source` | a store of this process or a connection, where Python needs one object |
+//! | `source` | a store of this process or a connection, where Python needs one object; the options of a put |
 //! | `store` | the class `Store`: what only the process that has the store can ask for |
 //! | `inside` | an open store behind the objects that use it, and its end |
 //! | `queue` | the class `Queue`: requests that end at an eventfd |

@@ -16,7 +16,6 @@ use pyo3::types::PyList;
 
 use crate::arguments;
 use crate::forked::Ours;
-use crate::inside::PutArguments;
 use crate::job::{Job, RESULT};
 use crate::link::Link;
 use crate::lock::lock;
@@ -26,7 +25,7 @@ use crate::ready::Ready;
 use crate::reaper::{Landing, Reaper};
 use crate::scope::Scope;
 use crate::session::Call;
-use crate::source::Source;
+use crate::source::{PutArguments, Source};
 use crate::view::View;
 use crate::waiting::{self, TURN};
 

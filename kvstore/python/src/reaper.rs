@@ -206,7 +206,7 @@ impl Reaper {
         job: Job,
         fly: impl FnOnce(&Arc<Landing>),
     ) {
-        let until = job.deadline().expect("a connection's jobs have a deadline").until;
+        let until = job.deadline.expect("a connection's jobs have a deadline").until;
         let (requests, ready) = (job.len(), Arc::clone(ready));
         let (job, is_over) = (Mutex::new(Some(job)), AtomicBool::new(false));
         let landing = Arc::new(Landing { number, ready, job, is_over });

@@ -6,11 +6,13 @@ use adit_kvstore::layout::Layout as Shape;
 use adit_kvstore::store::PutWith;
 use pyo3::prelude::*;
 
+use crate::arguments;
 use crate::blocks::{Layout, defined_at};
 use crate::connection::Connection;
-use crate::inside::{Inside, PutArguments};
+use crate::inside::Inside;
 use crate::job::Job;
 use crate::link::Link;
+use crate::options;
 use crate::session::Call;
 
 /// An open store or connection, or a closed one.
@@ -18,6 +20,17 @@ use crate::session::Call;
 pub(crate) enum Source {
     Store(Arc<Inside>),
     Client(Arc<Connection>),
+}
+
+/// The options of a put, as Python says them.
+#[derive(Default)]
+pub(crate) struct PutArguments<'a, 'py> {
+    pub(crate) ttl: Option<f64>,
+    pub(crate) tenant: Option<&'a str>,
+    pub(crate) after: Option<&'a Bound<'py, PyAny>>,
+    pub(crate) layout: Option<&'a Layout>,
+    pub(crate) if_absent: bool,
+    pub(crate) if_version: Option<u64>,
 }
 
 /// Evaluates an expression with the session of a source, of either type.
@@ -63,11 +76,32 @@ impl Source {
     /// Returns the options of a put.
     ///
     /// # Errors
-    /// As [`PutArguments::resolve`] or [`PutArguments::resolve_there`].
+    /// As [`Source::begin`] and [`arguments::key`]; `InvalidError` for a time that is none, for two conditions, for a
+    /// layout of another source, and for what a connection does not have.
     pub(crate) fn put_with(&self, py: Python<'_>, with: PutArguments<'_, '_>) -> PyResult<PutWith> {
+        let condition = options::condition(py, with.if_absent, with.if_version)?;
+        let ttl = with.ttl.map(|ttl| options::seconds(py, "ttl", ttl)).transpose()?;
         match self {
-            Source::Store(store) => with.resolve(py, store),
-            Source::Client(connection) => with.resolve_there(py, &connection.link(py)?),
+            Source::Store(store) => {
+                let tenant = with.tenant.map(|name| store.tenant(py, name)).transpose()?;
+                let after = with.after.map(arguments::key).transpose()?;
+                let layout = with.layout.map(|layout| layout.for_store(py)).transpose()?;
+                Ok(PutWith { tenant, ttl, after, layout, condition })
+            }
+            Source::Client(connection) => {
+                if let Some(name) = with.tenant {
+                    let fix =
+                        "objects of a connection belong to the tenant that adit.connect names";
+                    return Err(options::invalid(py, "the tenant", name, fix));
+                }
+                if with.after.is_some() {
+                    let fix = "leave it out: a connection does not choose the places of objects";
+                    return Err(options::invalid(py, "after", "a key", fix));
+                }
+                let link = connection.link(py)?;
+                let layout = with.layout.map(|layout| layout.for_client(py, &link)).transpose()?;
+                Ok(PutWith { ttl, layout, condition, ..PutWith::default() })
+            }
         }
     }
 

@@ -13,12 +13,12 @@ use crate::blocks::{BlocksWriter, Layout};
 use crate::bytes;
 use crate::calls::Calls;
 use crate::figures;
-use crate::inside::{Inside, PutArguments};
+use crate::inside::Inside;
 use crate::memory::Region;
 use crate::numbers;
 use crate::options;
 use crate::scope;
-use crate::source::Source;
+use crate::source::{PutArguments, Source};
 use crate::view::View;
 use crate::waiting::{self, wait};
 
@@ -416,7 +416,7 @@ impl Store {
         after: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Py<BlocksWriter>> {
         let with = PutArguments { ttl, tenant, after, ..PutArguments::default() };
-        let with = with.resolve(py, &self.inside)?;
+        let with = Source::Store(Arc::clone(&self.inside)).put_with(py, with)?;
         let (keys, session) = (arguments::keys(keys)?, self.inside.session(py)?);
         let defined = layout.for_store(py)?;
         let store = session.store.clone();

@@ -17,12 +17,11 @@ use pyo3::types::PyIterator;
 use crate::connection::Connection;
 use crate::errors;
 use crate::forked::Ours;
-use crate::inside::PutArguments;
 use crate::link::Link;
 use crate::lock::lock;
 use crate::numbers;
 use crate::scope;
-use crate::source::{Source, with_session};
+use crate::source::{PutArguments, Source, with_session};
 use crate::view::View;
 use crate::waiting::{self, TURN, wait};
 
@@ -246,7 +245,7 @@ impl Supply {
                     let text = format!("read({room}) returned {} bytes", view.len());
                     return Err(errors::named(py, "InvalidError", &text));
                 }
-                py.detach(|| view.read(&mut into[..view.len()]));
+                py.detach(|| view.bytes().read(0, &mut into[..view.len()]));
                 Ok(view.len())
             }
             Supply::Buffers(buffers, begun) => loop {

@@ -151,12 +151,6 @@ impl View {
         start.unwrap_or(NonNull::dangling())
     }
 
-    /// Copies all of the buffer to `into`, which is as long.
-    pub(crate) fn read(&self, into: &mut [u8]) {
-        assert_eq!(into.len(), self.len(), "all of the buffer is copied");
-        self.bytes().read(0, into);
-    }
-
     /// Copies bytes to a writable buffer, from `offset` on.
     pub(crate) fn write_at(&self, offset: usize, from: SharedBytes<'_>) {
         self.bytes_mut().slice(offset..offset.saturating_add(from.len())).copy_from(from);

@@ -76,14 +76,14 @@ impl Rings {
     }
 
     /// Returns the place of an entry.
-    fn place<E: Entry>(&self, number: u64) -> &[AtomicU64] {
+    fn place<E: RingEntry>(&self, number: u64) -> &[AtomicU64] {
         let at = PAGE / 8 + E::start(self.depth) + (number % self.depth) as usize * E::WORDS;
         &self.memory.words()[at..at + E::WORDS]
     }
 }
 
 /// An entry of one of the rings: some words, of which the first say how many of the others mean something.
-pub(crate) trait Entry: FromBytes + IntoBytes + Immutable {
+pub(crate) trait RingEntry: FromBytes + IntoBytes + Immutable {
     /// The word that counts the entries that were written.
     const TAIL: usize;
     /// The word that counts the entries that were taken.
@@ -100,7 +100,7 @@ pub(crate) trait Entry: FromBytes + IntoBytes + Immutable {
     fn words(&self) -> usize;
 }
 
-impl Entry for RequestEntry {
+impl RingEntry for RequestEntry {
     const TAIL: usize = REQUESTS_TAIL;
     const HEAD: usize = REQUESTS_HEAD;
     const WORDS: usize = ENTRY_WORDS;
@@ -115,7 +115,7 @@ impl Entry for RequestEntry {
     }
 }
 
-impl Entry for Done {
+impl RingEntry for Done {
     const TAIL: usize = ANSWERS_TAIL;
     const HEAD: usize = ANSWERS_HEAD;
     const WORDS: usize = DONE_WORDS;
@@ -198,7 +198,7 @@ pub(crate) type Asking = Producer<RequestEntry>;
 /// The server's end of the answers.
 pub(crate) type Answering = Producer<Done>;
 
-impl<E: Entry> Producer<E> {
+impl<E: RingEntry> Producer<E> {
     pub(crate) fn new(rings: &Rings) -> Producer<E> {
         Producer { rings: rings.clone(), tail: 0, entries: PhantomData }
     }
@@ -241,7 +241,7 @@ pub(crate) type Asked = Consumer<RequestEntry>;
 /// The client's end of the answers.
 pub(crate) type Answered = Consumer<Done>;
 
-impl<E: Entry> Consumer<E> {
+impl<E: RingEntry> Consumer<E> {
     pub(crate) fn new(rings: &Rings) -> Consumer<E> {
         Consumer { rings: rings.clone(), head: 0, entries: PhantomData }
     }
@@ -275,7 +275,7 @@ impl<E: Entry> Consumer<E> {
 
 const WHOLE: &str = "an entry is whole words, aligned as such";
 
-fn read<E: Entry>(from: &[AtomicU64], entry: &mut E, words: Range<usize>) {
+fn read<E: RingEntry>(from: &[AtomicU64], entry: &mut E, words: Range<usize>) {
     let entry = <[u64]>::mut_from_bytes(entry.as_mut_bytes()).expect(WHOLE);
     for (word, from) in entry[words.clone()].iter_mut().zip(&from[words]) {
         *word = from.load(Ordering::Relaxed);

@@ -70,8 +70,7 @@ impl Control {
         // In the order in which it happened: what was dropped may make room for what is asked for.
         end.unshare(std::mem::take(&mut *self.dropped()));
         let sent = end.send_all();
-        let SocketEnd { stream, .. } = &mut *end;
-        let answer = sent.and_then(|()| socket::exchange(stream, message, files));
+        let answer = sent.and_then(|()| socket::exchange(&mut end.stream, message, files));
         let answer = answer.map_err(|why| why.to_string());
         let answer =
             answer.and_then(|answer| match answer.matter() == Matter::of(message.matter) {
@@ -80,7 +79,7 @@ impl Control {
             });
         answer.map_err(|why| {
             // A late answer would be taken for the answer to the next message.
-            let _ = stream.shutdown(Shutdown::Both);
+            let _ = end.stream.shutdown(Shutdown::Both);
             Error::Lost { why }
         })
     }

@@ -483,13 +483,10 @@ impl Requests {
 
     /// Gives up the request in a slot: it does not begin, or its answer is dropped.
     pub(super) fn abandon(&mut self, number: u32) {
-        match &mut self.slots[number as usize] {
-            Slot::Open(request) => request.caller.is_there = false,
-            Slot::Free | Slot::Ended(_) => {
-                if let Some(ended) = self.take_ended(number) {
-                    self.discard(ended.memory);
-                }
-            }
+        if let Slot::Open(request) = &mut self.slots[number as usize] {
+            request.caller.is_there = false;
+        } else if let Some(ended) = self.take_ended(number) {
+            self.discard(ended.memory);
         }
     }
 

@@ -364,13 +364,12 @@ impl Desk {
         books.is_closed = true;
         let slots: Vec<Slot> = books.slots.iter_mut().filter_map(Option::take).collect();
         let regions = std::mem::take(&mut books.regions);
-        let numbers: Vec<u64> = books.leases.keys().copied().collect();
-        let remove = |number| books.remove_lease(number);
-        let leases: Vec<_> = numbers.into_iter().filter_map(remove).collect();
+        let leases = std::mem::take(&mut books.leases);
         let writers = std::mem::take(&mut books.writers);
-        let rest = books.held_bytes;
-        // Bytes of reservations in progress and of the writers.
-        books.let_go(rest);
+        // Bytes of the leases, of the writers and of reservations in progress.
+        let held_bytes = books.held_bytes;
+        books.let_go(held_bytes);
+        books.counts.leases_now.fetch_sub(leases.len() as u64, Ordering::Relaxed);
         books.counts.requests_now.fetch_sub(slots.len() as u64, Ordering::Relaxed);
         drop(books);
         drop((slots, regions, leases, writers));

@@ -128,7 +128,7 @@ impl Server {
         let (mut number, mut told) = (0, Told::default());
         while !stops.load(Ordering::Relaxed) {
             common.store.check()?;
-            told.tell(common);
+            told.tell(common, false);
             if !common.waiting.has_room(look) {
                 continue;
             }
@@ -159,7 +159,7 @@ impl Server {
                 tracing::warn!("cannot start a thread for a client: {why}");
             }
         }
-        told.rest(common);
+        told.tell(common, true);
         Ok(())
     }
 }
@@ -172,16 +172,12 @@ struct Told {
 }
 
 impl Told {
-    fn tell(&mut self, common: &session::Common<'_>) {
-        if self.at.is_none_or(|at| at.elapsed() >= TELL_EVERY) {
-            self.rest(common);
-        }
-    }
-
-    fn rest(&mut self, common: &session::Common<'_>) {
+    /// Reports the connections since the last report, if it is time for one or this is the end.
+    fn tell(&mut self, common: &session::Common<'_>, is_end: bool) {
         let all = common.counts.clients_turned_away.load(Ordering::Relaxed);
         let connections = all - self.connections;
-        if connections > 0 {
+        let is_due = is_end || self.at.is_none_or(|at| at.elapsed() >= TELL_EVERY);
+        if connections > 0 && is_due {
             (self.connections, self.at) = (all, Some(Instant::now()));
             (common.tell)(&Event::TurnedAway { connections });
         }

@@ -43,13 +43,13 @@ enum Items {
     None,
     Gets(Vec<(Key, Part, AnyBuffer)>),
     /// Puts with the same options.
-    Puts(Options, Vec<(Key, Payload<'static>)>),
+    Puts(PutTerms, Vec<(Key, Payload<'static>)>),
     /// Requests of one kind about keys alone.
     Keys(ByKey, Vec<Key>),
 }
 
-/// The options of a put: layout, seconds until it expires, and condition.
-type Options = (u32, u32, Condition);
+/// The terms of a put: its layout, the seconds until it expires, and its condition.
+type PutTerms = (u32, u32, Condition);
 
 /// A question about a key that is answered with yes or no.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -295,7 +295,7 @@ impl Taking {
     }
 
     /// Returns the options of what is put with a layout that there is, or 0.
-    fn with(&self, (layout, ttl_s, condition): Options) -> PutWith {
+    fn with(&self, (layout, ttl_s, condition): PutTerms) -> PutWith {
         PutWith {
             condition,
             ttl: (ttl_s > 0).then(|| Duration::from_secs(ttl_s.into())),

@@ -267,12 +267,11 @@ impl Taking {
         into: Buffer,
         is_checked: bool,
     ) -> Flight {
-        match (is_checked, version) {
-            (true, version) => {
-                Flight::CheckedGet(self.store.get_checked_into(key, part, into, version))
+        match version {
+            Some(version) if !is_checked => {
+                Flight::Get(self.store.get_into_if(key, part, into, version))
             }
-            (false, Some(version)) => Flight::Get(self.store.get_into_if(key, part, into, version)),
-            (false, None) => Flight::Get(self.store.get_into(key, part, into)),
+            version => Flight::CheckedGet(self.store.get_checked_into(key, part, into, version)),
         }
     }
 

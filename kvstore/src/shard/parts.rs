@@ -17,7 +17,7 @@ use super::lanes::Lanes;
 use super::log::Log;
 use super::objects::Objects;
 use super::request::Condition;
-use super::room::{Room, Rooms, Wanted};
+use super::room::{Room, RoomMaker, Rooms, Wanted};
 use crate::catalog::index::Index;
 use crate::error::Failure;
 use crate::io::lane::Load;
@@ -83,12 +83,17 @@ impl<Q: CommandQueue<Load>, R> Parts<Q, R> {
         }
         // Reserve first, so that the records of victims leave room for these.
         self.log.reserve(record_bytes);
-        let (objects, log) = (&mut self.objects, &mut self.log);
-        let rooms = self.room.find_room(objects, log, now, wanted, (fresh, record_bytes));
+        let rooms = self.room_maker(now).find_room(wanted, (fresh, record_bytes));
         if !matches!(rooms, Ok(Some(_))) {
             self.log.unreserve(record_bytes);
         }
         rooms
+    }
+
+    /// Returns the room with the parts that evictions change.
+    pub(super) fn room_maker(&mut self, now: Time) -> RoomMaker<'_> {
+        let Parts { room, objects, log, .. } = self;
+        RoomMaker { room, objects, log, now }
     }
 
     /// Checks that some working device can hold the object at all. Nothing is evicted for an object that no device

@@ -48,7 +48,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         parts.room.begin_turn();
         parts.objects.expire(&mut parts.log, now);
         let is_lost = parts.lanes.is_home_lost();
-        parts.room.keep_quotas(&mut parts.objects, &mut parts.log, now, is_lost);
+        parts.room_maker(now).keep_quotas(is_lost);
         sweeps.step(parts, now);
         let pressure = self.pressure();
         self.parts.journal_step(now, pressure);
@@ -56,7 +56,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         if writes.waiting() > 0 {
             writes.retry(parts, now);
         }
-        parts.room.drain(&mut parts.objects, &mut parts.log, now);
+        parts.room_maker(now).drain();
         if let Some(checkpoints) = checkpoints {
             checkpoints.step(parts, now);
         }

@@ -1,6 +1,6 @@
 //! Room for changes: index entries, bytes of a checkpoint, and space on a device.
 //!
-//! [`Room::find_room`] gives a change all of its room at one time, or has objects evicted for it and lets it wait.
+//! [`RoomMaker::find_room`] gives a change all of its room at one time, or has objects evicted for it and lets it wait.
 //!
 //! | file | holds |
 //! |---|---|
@@ -155,13 +155,6 @@ impl Room {
         self.evictions_left = EVICTIONS_PER_TURN;
     }
 
-    /// Evicts further down to the low watermark, if that is not reached.
-    pub(super) fn drain(&mut self, objects: &mut Objects, log: &mut Log, now: Time) {
-        if self.is_draining {
-            self.keep_below_watermark(objects, log, now);
-        }
-    }
-
     /// Returns whether the next turn continues evictions, or a search for the change that waits.
     pub(super) fn is_busy(&self, has_waiting: bool) -> bool {
         self.evictions_left == 0 || (self.claims.is_searching() && has_waiting)
@@ -184,6 +177,23 @@ impl Room {
         let is_above_low = objects.spaces().live_units() + units > self.low_units(objects);
         is_above_low || !self.fits(objects, 1, 0)
     }
+}
+
+/// A room with the parts that it changes at `now`: evictions remove objects, and each writes a record.
+pub(super) struct RoomMaker<'a> {
+    pub(super) room: &'a mut Room,
+    pub(super) objects: &'a mut Objects,
+    pub(super) log: &'a mut Log,
+    pub(super) now: Time,
+}
+
+impl RoomMaker<'_> {
+    /// Evicts further down to the low watermark, if that is not reached.
+    pub(super) fn drain(&mut self) {
+        if self.room.is_draining {
+            self.keep_below_watermark();
+        }
+    }
 
     /// Allocates space for objects of these shapes, on devices in service, with `fresh` new index entries. Returns
     /// `None` if room has to be made first, which this starts.
@@ -192,36 +202,34 @@ impl Room {
     /// [`Failure::Full`] if nothing may be evicted, and nothing is about to become free.
     pub(super) fn find_room(
         &mut self,
-        objects: &mut Objects,
-        log: &mut Log,
-        now: Time,
         wanted: &[Wanted<'_>],
         entries: (&dyn Fn(&Index) -> usize, u64),
     ) -> Result<Option<Rooms>, Failure> {
-        if !self.find_entries(objects, log, now, entries)? {
+        if !self.find_entries(entries)? {
             return Ok(None);
         }
-        let rooms = self.allocate_all(objects, wanted);
+        let rooms = self.allocate_all(wanted);
         if let Some(all) = rooms.iter().copied().collect() {
-            let needs = wanted.iter().map(|(object, ..)| objects.units_of(object)).sum();
-            self.claims.end();
-            self.claims.pay(needs, objects.spaces().slack_units());
-            self.keep_below_watermark(objects, log, now);
+            let needs = wanted.iter().map(|(object, ..)| self.objects.units_of(object)).sum();
+            self.room.claims.end();
+            self.room.claims.pay(needs, self.objects.spaces().slack_units());
+            self.keep_below_watermark();
             return Ok(Some(all));
         }
-        self.claim_again(objects, wanted, &rooms);
-        if self.make_rooms(objects, log, now, wanted) == Eviction::Nothing {
-            self.claims.end();
+        self.claim_again(wanted, &rooms);
+        if self.make_rooms(wanted) == Eviction::Nothing {
+            self.room.claims.end();
             return Err(Failure::Full);
         }
         Ok(None)
     }
 
     /// Allocates space for as many as possible, in order; for none while claims are not free.
-    fn allocate_all(&mut self, objects: &mut Objects, wanted: &[Wanted<'_>]) -> SomeRooms {
-        let Some(mut rooms) = self.take_claimed(objects, wanted) else {
+    fn allocate_all(&mut self, wanted: &[Wanted<'_>]) -> SomeRooms {
+        let Some(mut rooms) = self.take_claimed(wanted) else {
             return SomeRooms::from_elem(None, wanted.len());
         };
+        let objects = &mut *self.objects;
         let devices = usize::from(objects.spaces().devices());
         let mut near: SmallVec<[Option<Object>; 4]> = SmallVec::from_elem(None, devices);
         for (at, (shape, devices, after)) in wanted.iter().enumerate() {

@@ -5,41 +5,28 @@
 //! quota is the store's. A tenant may also have more while its objects are leased: evictions continue when a lease
 //! ends.
 
-use adit_driver::Time;
-
-use super::Room;
+use super::RoomMaker;
 use crate::model::object::{ObjectId, TenantId};
 use crate::model::place::UNIT_BYTES;
-use crate::shard::log::Log;
 use crate::shard::objects::Objects;
 
 /// Limit of evictions for quotas per turn, which bounds a turn.
 const EVICTIONS_PER_TURN: usize = 64;
 
-impl Room {
+impl RoomMaker<'_> {
     /// Follows changed quotas, and evicts objects of tenants that have too much, unless the journal `is_lost`.
-    pub(crate) fn keep_quotas(
-        &mut self,
-        objects: &mut Objects,
-        log: &mut Log,
-        now: Time,
-        is_lost: bool,
-    ) {
-        let Some(shrinking) = objects.follow_quotas().filter(|_| !is_lost) else { return };
-        if let Some(is_enough) = self.shrink(objects, log, now, shrinking.asks) {
-            objects.accounts_mut().end_shrinking(is_enough);
+    pub(crate) fn keep_quotas(&mut self, is_lost: bool) {
+        let Some(shrinking) = self.objects.follow_quotas().filter(|_| !is_lost) else { return };
+        if let Some(is_enough) = self.shrink(shrinking.asks) {
+            self.objects.accounts_mut().end_shrinking(is_enough);
         }
     }
 
     /// Evicts objects of tenants that have too much. Returns whether that was enough, or `None` if some are left for
     /// the next turn.
-    fn shrink(
-        &mut self,
-        objects: &mut Objects,
-        log: &mut Log,
-        now: Time,
-        spares_newest: bool,
-    ) -> Option<bool> {
+    fn shrink(&mut self, spares_newest: bool) -> Option<bool> {
+        let RoomMaker { room, objects, log, now } = self;
+        let evicted = &mut room.stats.evictions.quota;
         let (mut left, mut is_enough) = (EVICTIONS_PER_TURN, true);
         for tenant in objects.tenants().ids() {
             while objects.tenants().is_to_shrink(tenant) {
@@ -52,9 +39,9 @@ impl Room {
                 };
                 let object = objects.index().object(victim);
                 assert_eq!(object.tenant, tenant, "its own object");
-                objects.remove(log, now, victim);
-                self.stats.evictions.quota.objects += 1;
-                self.stats.evictions.quota.bytes += objects.units_of(&object) * UNIT_BYTES;
+                objects.remove(log, *now, victim);
+                evicted.objects += 1;
+                evicted.bytes += objects.units_of(&object) * UNIT_BYTES;
                 objects.accounts_mut().counters(tenant).evictions += 1;
                 left = left.checked_sub(1)?;
             }

@@ -219,8 +219,7 @@ impl<R> Writes<R> {
             |index: &Index| usize::from(index.find_hashed(new.hash, new.key.as_bytes()).is_none());
         // The records of victims must leave room for the object's own record.
         parts.log.reserve(record_bytes);
-        let (objects, log) = (&mut parts.objects, &mut parts.log);
-        let found = parts.room.find_entries(objects, log, now, (&fresh, record_bytes));
+        let found = parts.room_maker(now).find_entries((&fresh, record_bytes));
         parts.log.unreserve(record_bytes);
         found
     }

@@ -3,9 +3,10 @@
 use adit_driver::Time;
 use smallvec::SmallVec;
 
+use super::log::SMALL_RECORD_BYTES;
 use super::memory::{Memory, Sums};
 use super::request::{Condition, WriterId};
-use crate::media::record::record_bytes;
+use crate::media::record::{RECORD_BYTES_MAX, record_bytes};
 use crate::model::key::Key;
 use crate::model::object::Object;
 
@@ -67,23 +68,32 @@ pub(super) struct Sealing<R> {
     pub(super) writer: WriterId,
 }
 
-/// An object to be removed.
+/// A change of an object that is there.
 #[derive(Debug)]
-pub(super) struct Deleting<R> {
+pub(super) struct Altering<R> {
     pub(super) reply: R,
     pub(super) hash: u64,
     pub(super) key: Key,
-    pub(super) condition: Condition,
+    pub(super) how: Alteration,
 }
 
-/// An object that is to expire at another time.
-#[derive(Debug)]
-pub(super) struct Touching<R> {
-    pub(super) reply: R,
-    pub(super) hash: u64,
-    pub(super) key: Key,
-    /// From its turn on; `None` for never.
-    pub(super) ttl_s: Option<u64>,
+/// How an object changes.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Alteration {
+    /// It is removed, if this holds.
+    Remove(Condition),
+    /// It expires so many seconds after its turn; `None` for never.
+    Expire(Option<u64>),
+}
+
+impl Alteration {
+    /// Returns the room for its record. Which object gets another expiry is known in the turn only.
+    pub(super) fn record_bytes(self) -> u64 {
+        match self {
+            Alteration::Remove(_) => SMALL_RECORD_BYTES,
+            Alteration::Expire(_) => RECORD_BYTES_MAX as u64,
+        }
+    }
 }
 
 /// A change to the shard's objects. It needs room in the journal, and most need more.
@@ -92,8 +102,7 @@ pub(super) enum Change<R> {
     Put(SmallVec<[Putting<R>; 1]>),
     Reserve(SmallVec<[Reserving<R>; 1]>),
     Seal(Sealing<R>),
-    Delete(Deleting<R>),
-    Touch(Touching<R>),
+    Alter(Altering<R>),
 }
 
 /// A change that may have to wait for room.
@@ -101,12 +110,4 @@ pub(super) enum Change<R> {
 pub(super) struct Waiting<R> {
     pub(super) deadline: Time,
     pub(super) change: Change<R>,
-}
-
-/// The result of an attempt to begin a change.
-pub(super) enum Begun<R> {
-    /// It is in progress, or was answered.
-    Yes,
-    /// It has to wait.
-    Later(Change<R>),
 }

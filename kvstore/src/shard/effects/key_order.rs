@@ -12,17 +12,15 @@ use std::collections::BTreeMap;
 
 use crate::catalog::hash::NumberMap;
 use crate::shard::answer::Done;
-use crate::shard::change::{Deleting, NewObject, Touching};
+use crate::shard::change::{Altering, NewObject};
 
 /// A change whose turn it may be to take effect.
 #[derive(Debug)]
 pub(crate) enum Ready<R> {
     /// An object whose data is written.
     Put(Box<NewObject>, Done<R>),
-    /// A removal, with room reserved for its record.
-    Delete(Deleting<R>),
-    /// Another expiry, with room reserved for its record.
-    Touch(Touching<R>),
+    /// An alteration, with room reserved for its record.
+    Alter(Altering<R>),
     /// A put that failed.
     Nothing,
 }

@@ -11,55 +11,28 @@ use super::due::Event;
 use super::key_order::Ready;
 use crate::error::Failure;
 use crate::io::lane::Load;
-use crate::media::record::RECORD_BYTES_MAX;
 use crate::shard::answer::{Done, Outcome};
-use crate::shard::change::{Deleting, NewObject, Touching};
+use crate::shard::change::{Alteration, Altering, Change, NewObject};
 use crate::shard::lanes::Trouble;
-use crate::shard::log::SMALL_RECORD_BYTES;
 use crate::shard::memory::Memory;
 use crate::shard::parts::Parts;
 
-/// The room of any object's record: which object it will be is known in the turn only.
-const ANY_RECORD_BYTES: u64 = RECORD_BYTES_MAX as u64;
-
 impl<Q: CommandQueue<Load>, R> Parts<Q, R> {
-    /// Takes the turn of a removal, behind the changes of its key that began before. Returns it if it has to wait: for
-    /// room in the journal, or for a put of its key that is not durable yet.
-    pub(crate) fn begin_delete(&mut self, now: Time, deleting: Deleting<R>) -> Option<Deleting<R>> {
+    /// Takes the turn of an alteration, behind the changes of its key that began before. Returns it if it has to wait:
+    /// for room in the journal, or for a put of its key that is not durable yet.
+    pub(crate) fn begin_altering(&mut self, now: Time, altering: Altering<R>) -> Option<Change<R>> {
         if let Err(failure) = self.lanes.check_home() {
-            self.answers.give(deleting.reply, Err(failure), AnyBuffer::None);
+            self.answers.give(altering.reply, Err(failure), AnyBuffer::None);
             return None;
         }
-        let hash = deleting.hash;
-        let Some(turn) = self.turn_with_room(hash, SMALL_RECORD_BYTES) else {
-            return Some(deleting);
-        };
-        self.take_effect(now, (hash, turn), Ready::Delete(deleting));
-        None
-    }
-
-    /// Takes the turn of another expiry, as [`Effects::begin_delete`] does.
-    pub(crate) fn begin_touch(&mut self, now: Time, touching: Touching<R>) -> Option<Touching<R>> {
-        if let Err(failure) = self.lanes.check_home() {
-            self.answers.give(touching.reply, Err(failure), AnyBuffer::None);
-            return None;
-        }
-        let hash = touching.hash;
-        let Some(turn) = self.turn_with_room(hash, ANY_RECORD_BYTES) else {
-            return Some(touching);
-        };
-        self.take_effect(now, (hash, turn), Ready::Touch(touching));
-        None
-    }
-
-    /// Takes a turn of a key and reserves room for its record, unless the journal has none or a put of the key is not
-    /// durable yet.
-    fn turn_with_room(&mut self, hash: u64, record_bytes: u64) -> Option<u32> {
+        let (hash, record_bytes) = (altering.hash, altering.how.record_bytes());
         if !self.log.asks_room(record_bytes) || self.has_unfinished(hash) {
-            return None;
+            return Some(Change::Alter(altering));
         }
         self.log.reserve(record_bytes);
-        Some(self.order.take_turn(hash))
+        let turn = self.order.take_turn(hash);
+        self.take_effect(now, (hash, turn), Ready::Alter(altering));
+        None
     }
 
     /// Takes the turn of an object whose data are written, behind the changes of its key that began before.
@@ -104,8 +77,7 @@ impl<Q: CommandQueue<Load>, R> Parts<Q, R> {
         while let Some(ready) = next {
             match ready {
                 Ready::Put(new, answer) => self.record(now, new, answer),
-                Ready::Delete(deleting) => self.delete(now, deleting),
-                Ready::Touch(touching) => self.touch(now, touching),
+                Ready::Alter(altering) => self.alter(now, altering),
                 Ready::Nothing => {}
             }
             next = self.order.use_turn(hash);
@@ -136,35 +108,28 @@ impl<Q: CommandQueue<Load>, R> Parts<Q, R> {
         self.acknowledge(now, sequence, answer);
     }
 
-    /// Removes an object, using the room reserved for the record.
-    fn delete(&mut self, now: Time, deleting: Deleting<R>) {
-        let Deleting { reply, hash, key, condition } = deleting;
-        self.log.unreserve(SMALL_RECORD_BYTES);
-        let check = |()| self.check_condition(now, (&key, hash), condition);
-        if let Err(failure) = self.lanes.check_home().and_then(check) {
-            return self.answers.give(reply, Err(failure), AnyBuffer::None);
-        }
-        // The removal of an object that is not there may not be durable yet: answer only when it is.
-        let deleted = match self.objects.find(hash, &key) {
-            None => (Outcome::Miss, self.log.newest()),
-            Some(id) => (Outcome::Deleted, self.objects.delete(&mut self.log, now, id)),
+    /// Alters an object, using the room reserved for the record.
+    fn alter(&mut self, now: Time, Altering { reply, hash, key, how }: Altering<R>) {
+        self.log.unreserve(how.record_bytes());
+        let found = self.lanes.check_home().and_then(|()| match how {
+            Alteration::Remove(condition) => {
+                self.check_condition(now, (&key, hash), condition)?;
+                Ok(self.objects.find(hash, &key))
+            }
+            Alteration::Expire(_) => Ok(self.lookup(now, hash, &key)),
+        });
+        let (objects, log) = (&mut self.objects, &mut self.log);
+        let altered = match (found, how) {
+            (Err(failure), _) => return self.answers.give(reply, Err(failure), AnyBuffer::None),
+            (Ok(None), _) => (Outcome::Miss, log.newest()),
+            (Ok(Some(id)), Alteration::Remove(_)) => {
+                (Outcome::Deleted, objects.delete(log, now, id))
+            }
+            (Ok(Some(id)), Alteration::Expire(ttl_s)) => {
+                (Outcome::Touched, objects.touch(log, now, id, ttl_s))
+            }
         };
-        self.answer_change(now, reply, deleted);
-    }
-
-    /// Sets an object's expiry, using the room reserved for the record.
-    fn touch(&mut self, now: Time, touching: Touching<R>) {
-        let Touching { reply, hash, key, ttl_s } = touching;
-        self.log.unreserve(ANY_RECORD_BYTES);
-        if let Err(failure) = self.lanes.check_home() {
-            return self.answers.give(reply, Err(failure), AnyBuffer::None);
-        }
-        let touched = match self.lookup(now, hash, &key) {
-            // Its removal may not be durable yet: answer only when it is.
-            None => (Outcome::Miss, self.log.newest()),
-            Some(id) => (Outcome::Touched, self.objects.touch(&mut self.log, now, id, ttl_s)),
-        };
-        self.answer_change(now, reply, touched);
+        self.answer_change(now, reply, altered);
     }
 
     /// Returns why data that were written will never be durable: no flush is sent to a device that is out of service,

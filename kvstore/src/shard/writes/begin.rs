@@ -9,7 +9,7 @@ use adit_driver::paths::CommandQueue;
 use super::Writes;
 use crate::error::Failure;
 use crate::io::lane::Load;
-use crate::shard::change::{Begun, Change, Deleting, Reserving, Sealing, Touching, Waiting};
+use crate::shard::change::{Alteration, Altering, Change, Reserving, Sealing, Waiting};
 use crate::shard::parts::Parts;
 use crate::shard::request::{Action, Arriving, Condition, Hashed, Request, TouchItem};
 
@@ -66,14 +66,16 @@ impl<R> Writes<R> {
     ) {
         if let Some(Hashed { hash, request }) = requests.next.take() {
             let Request { reply, deadline, action } = request;
-            let delete =
-                |reply, key, condition| Change::Delete(Deleting { reply, hash, key, condition });
+            let alter = |reply, key, how| Change::Alter(Altering { reply, hash, key, how });
+            let remove = Alteration::Remove;
             let change = match action {
                 Action::Seal(writer) => Change::Seal(Sealing { reply, writer }),
-                Action::Delete(key) => delete(reply, key, Condition::Always),
-                Action::DeleteIf(key, version) => delete(reply, key, Condition::Version(version)),
+                Action::Delete(key) => alter(reply, key, remove(Condition::Always)),
+                Action::DeleteIf(key, version) => {
+                    alter(reply, key, remove(Condition::Version(version)))
+                }
                 Action::Touch(TouchItem { key, ttl_s }) => {
-                    Change::Touch(Touching { reply, hash, key, ttl_s })
+                    alter(reply, key, Alteration::Expire(ttl_s))
                 }
                 other => unreachable!("another part accepts it: {other:?}"),
             };
@@ -109,22 +111,14 @@ impl<R> Writes<R> {
             refuse(parts, change, &Failure::Deadline);
             return None;
         }
-        let begun = match change {
+        let waits = match change {
             Change::Put(puts) => self.begin_puts(parts, (now, deadline), puts),
             Change::Reserve(items) => self.begin_reserves(parts, now, items),
             Change::Seal(sealing) => self.begin_seal(parts, now, sealing),
-            Change::Delete(deleting) => later(parts.begin_delete(now, deleting), Change::Delete),
-            Change::Touch(touching) => later(parts.begin_touch(now, touching), Change::Touch),
+            Change::Alter(altering) => parts.begin_altering(now, altering),
         };
-        match begun {
-            Begun::Yes => None,
-            Begun::Later(change) => Some(Waiting { deadline, change }),
-        }
+        waits.map(|change| Waiting { deadline, change })
     }
-}
-
-fn later<T, R>(waits: Option<T>, change: impl FnOnce(T) -> Change<R>) -> Begun<R> {
-    waits.map_or(Begun::Yes, |waits| Begun::Later(change(waits)))
 }
 
 /// Answers a change that will not begin.
@@ -144,9 +138,7 @@ pub(super) fn refuse<Q, R>(parts: &mut Parts<Q, R>, change: Change<R>, failure: 
                 parts.answers.give(reply, Err(failure.clone()), AnyBuffer::None);
             }
         }
-        Change::Seal(Sealing { reply, .. })
-        | Change::Delete(Deleting { reply, .. })
-        | Change::Touch(Touching { reply, .. }) => {
+        Change::Seal(Sealing { reply, .. }) | Change::Alter(Altering { reply, .. }) => {
             parts.answers.give(reply, Err(failure.clone()), AnyBuffer::None);
         }
     }

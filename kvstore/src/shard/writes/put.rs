@@ -21,7 +21,7 @@ use crate::model::place::{Place, UNIT_BYTES};
 use crate::policy::evict::Newcomer;
 use crate::shard::answer::Outcome;
 use crate::shard::batch::{Item, Items, Job};
-use crate::shard::change::{Begun, Change, NewObject, Putting, Waiting};
+use crate::shard::change::{Change, NewObject, Putting, Waiting};
 use crate::shard::extract::extract;
 use crate::shard::memory::{Memory, Sums};
 use crate::shard::objects::Objects;
@@ -159,7 +159,7 @@ impl<R> Writes<R> {
         parts: &mut Parts<Q, R>,
         (now, deadline): (Time, Time),
         puts: SmallVec<[Putting<R>; 1]>,
-    ) -> Begun<R> {
+    ) -> Option<Change<R>> {
         let waits = |put: &Putting<R>| parts.waits_for_key(put.new.hash, put.new.condition);
         let found = if puts.iter().any(waits) {
             // What it waits for never ends while the journal's device is away.
@@ -178,10 +178,10 @@ impl<R> Writes<R> {
         };
         let rooms = match found {
             Ok(Some(rooms)) => rooms,
-            Ok(None) => return Begun::Later(Change::Put(puts)),
+            Ok(None) => return Some(Change::Put(puts)),
             Err(failure) => {
                 refuse(parts, Change::Put(puts), &failure);
-                return Begun::Yes;
+                return None;
             }
         };
         let mut items = Items::new();
@@ -197,7 +197,7 @@ impl<R> Writes<R> {
             items.push(Some(Item::new(put.reply, Job::Put(put.new), put.memory)));
         }
         parts.launch(now, deadline, Direction::Write, items);
-        Begun::Yes
+        None
     }
 }
 

@@ -19,7 +19,7 @@ use crate::model::place::UNIT_BYTES;
 use crate::policy::evict::Newcomer;
 use crate::shard::answer::{Done, Outcome};
 use crate::shard::batch::{Item, Items, Job, PartWrite};
-use crate::shard::change::{Begun, Change, NewObject, Reserving, Sealing, Waiting};
+use crate::shard::change::{Change, NewObject, Reserving, Sealing, Waiting};
 use crate::shard::extract::extract;
 use crate::shard::lanes::Trouble;
 use crate::shard::memory::{Memory, Sums};
@@ -76,13 +76,13 @@ impl<R> Writes<R> {
         parts: &mut Parts<Q, R>,
         now: Time,
         items: SmallVec<[Reserving<R>; 1]>,
-    ) -> Begun<R> {
+    ) -> Option<Change<R>> {
         let mut wanted: SmallVec<[Wanted<'_>; 1]> =
             items.iter().map(|item| (item.object, u64::MAX, item.after.as_ref())).collect();
         let rooms = parts.find_room(now, &mut wanted, &|_| items.len(), 0);
         drop(wanted);
         match rooms {
-            Ok(None) => return Begun::Later(Change::Reserve(items)),
+            Ok(None) => return Some(Change::Reserve(items)),
             Err(failure) => refuse(parts, Change::Reserve(items), &failure),
             Ok(Some(rooms)) => {
                 for (item, room) in items.into_iter().zip(rooms) {
@@ -93,7 +93,7 @@ impl<R> Writes<R> {
                 }
             }
         }
-        Begun::Yes
+        None
     }
 
     /// Writes the parts of the fills that come next, neighbours with shared commands.
@@ -184,9 +184,9 @@ impl<R> Writes<R> {
         parts: &mut Parts<Q, R>,
         now: Time,
         Sealing { reply, writer }: Sealing<R>,
-    ) -> Begun<R> {
+    ) -> Option<Change<R>> {
         match self.can_seal(parts, now, writer) {
-            Ok(false) => return Begun::Later(Change::Seal(Sealing { reply, writer })),
+            Ok(false) => return Some(Change::Seal(Sealing { reply, writer })),
             Err(failure) => parts.answers.give(reply, Err(failure), AnyBuffer::None),
             Ok(true) => {
                 self.stats.puts += 1;
@@ -194,7 +194,7 @@ impl<R> Writes<R> {
                 parts.begin_written(now, self.writers.take(writer), answer);
             }
         }
-        Begun::Yes
+        None
     }
 
     /// Returns whether a writer's object has room for its record and an index entry, and its turn comes; makes that

@@ -56,5 +56,4 @@ pub use cores::{Cores, Pinning};
 pub use idle::{Idle, Idling, Rest};
 pub use mailbox::{Mailbox, Refusal};
 pub use poller::{Poller, Round, Seat, Worker};
-pub(crate) use wait::lock;
-pub use wait::{Waiters, block_until, caught, try_or_want, wake};
+pub use wait::{Waiters, block_until, caught, lock, try_or_want, wake};

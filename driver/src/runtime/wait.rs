@@ -44,7 +44,7 @@ pub fn caught<T>(what: &str, f: impl FnOnce() -> T) -> Result<T, String> {
 }
 
 /// Locks a mutex even after a panic in another thread: every holder leaves the content consistent.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 

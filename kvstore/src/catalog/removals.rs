@@ -10,7 +10,9 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use adit_driver::runtime::lock;
 
 use crate::model::key::Key;
 
@@ -59,12 +61,8 @@ impl Removals {
     pub(crate) fn new(start: u32) -> Removals {
         let removals = Removals::default();
         // Far from the positions of another start, however much is removed.
-        removals.lock().end = u64::from(start) << 31;
+        lock(&removals.0.log).end = u64::from(start) << 31;
         removals
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Log> {
-        self.0.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Enters the removal of a key's object, if there are readers.
@@ -77,7 +75,7 @@ impl Removals {
 
     #[cold]
     fn enter_read(&self, key: &[u8]) {
-        let mut log = self.lock();
+        let mut log = lock(&self.0.log);
         log.push(key);
         if log.begin() > log.read_end {
             // Its readers have missed removals.
@@ -90,14 +88,14 @@ impl Removals {
     /// Makes all readers learn that they missed removals, because the keys of removed objects are unknown.
     pub(crate) fn lose_track(&self) {
         if self.0.has_readers.load(Ordering::Relaxed) {
-            self.lock().clear();
+            lock(&self.0.log).clear();
         }
     }
 
     /// Reads at most `limit` removals of keys that begin with `prefix`, from position `from` on. Without a position it
     /// returns no removals, only the present position.
     pub fn read(&self, prefix: &[u8], from: Option<u64>, limit: usize) -> Removed {
-        let mut log = self.lock();
+        let mut log = lock(&self.0.log);
         self.0.has_readers.store(true, Ordering::Relaxed);
         let known = from.unwrap_or(log.end);
         let missed_some = !(log.begin()..=log.end).contains(&known);
@@ -173,7 +171,7 @@ mod tests {
     fn without_readers_there_is_no_log() {
         let removals = Removals::new(3);
         (0..10).for_each(|number| removals.enter(key(number).as_bytes()));
-        assert_eq!(removals.lock().keys.capacity(), 0);
+        assert_eq!(lock(&removals.0.log).keys.capacity(), 0);
         let mut from = removals.read(b"", None, 10).next;
         assert_eq!(read_all(&removals, &mut from), (Vec::new(), false));
         removals.enter(key(11).as_bytes());
@@ -189,7 +187,7 @@ mod tests {
         assert!(removals.0.has_readers.load(Ordering::Relaxed));
         removals.enter(key(0).as_bytes());
         assert!(!removals.0.has_readers.load(Ordering::Relaxed));
-        assert_eq!(removals.lock().keys.capacity(), 0, "its memory is free");
+        assert_eq!(lock(&removals.0.log).keys.capacity(), 0, "its memory is free");
         (0..9).for_each(|number| removals.enter(key(number).as_bytes()));
         assert_eq!(read_all(&removals, &mut from), (Vec::new(), true));
         removals.enter(key(5).as_bytes());
@@ -253,7 +251,7 @@ mod tests {
                     prop_assert!(!is_lost || missed_some);
                     *heard = entered;
                 }
-                prop_assert!(removals.lock().bytes <= BYTES_MAX);
+                prop_assert!(lock(&removals.0.log).bytes <= BYTES_MAX);
             }
         }
     }

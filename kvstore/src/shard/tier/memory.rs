@@ -14,9 +14,10 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use adit_driver::Buffer;
+use adit_driver::runtime::lock;
 
 use super::pins::{PinnedBytes, Pins};
 use crate::io::memory::FreeMemory;
@@ -140,13 +141,9 @@ struct Returned {
 }
 
 impl Home {
-    fn lock(&self) -> MutexGuard<'_, Returned> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Takes back a run, or frees it if its region is no longer the tier's.
     fn take_back(&self, region: u64, run: Buffer) {
-        let mut returned = self.lock();
+        let mut returned = lock(&self.0);
         if returned.regions.binary_search(&region).is_ok() {
             return returned.runs.push((region, run));
         }
@@ -232,7 +229,7 @@ impl LentMemory {
         self.longest.insert((bytes, self.all.len()));
         let ground = Ground::new(number, bytes as u64, &self.sums);
         self.all.push(LentRegion { number, bytes: bytes as u64, free, ground });
-        self.home.lock().regions.push(number);
+        lock(&self.home.0).regions.push(number);
         self.limit_pins(self.bytes());
     }
 
@@ -267,7 +264,7 @@ impl LentMemory {
 
     /// Takes `bytes` in one run, if any region has such a run.
     pub(super) fn take(&mut self, bytes: usize) -> Option<Unfilled> {
-        std::mem::swap(&mut self.returned, &mut self.home.lock().runs);
+        std::mem::swap(&mut self.returned, &mut lock(&self.home.0).runs);
         self.put_back();
         let (_, at) = *self.longest.range((bytes, 0)..).next()?;
         let run = self.change(at, |free| free.take(bytes));
@@ -305,7 +302,7 @@ impl LentMemory {
         };
         let keep = self.all.iter().take_while(fits).count();
         {
-            let mut returned = self.home.lock();
+            let mut returned = lock(&self.home.0);
             returned.regions.truncate(keep);
             std::mem::swap(&mut self.returned, &mut returned.runs);
         }

@@ -1,6 +1,8 @@
 //! Combines the answers of several shards into one.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
+
+use adit_driver::runtime::lock;
 
 use super::pending::Answer;
 
@@ -34,7 +36,7 @@ impl<P> Gather<P> {
 
     /// Adds a part. The first failure becomes the answer.
     pub(crate) fn add(&self, shard: u16, part: Answer<P>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let failure = part.map(|part| state.parts.push((shard, part))).err();
         if failure.is_none() && state.parts.len() < state.count {
             return;
@@ -54,10 +56,6 @@ impl<P> Gather<P> {
         if let Some(then) = then {
             then(answer);
         }
-    }
-
-    fn lock(&self) -> std::sync::MutexGuard<'_, GatherState<P>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

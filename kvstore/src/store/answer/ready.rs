@@ -1,10 +1,10 @@
 //! Items whose wakers fired since they were last looked at.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Wake, Waker};
 
-use adit_driver::runtime::wake;
+use adit_driver::runtime::{lock, wake};
 
 /// The numbers of items to look at, and the waker of the thread that does.
 #[derive(Default)]
@@ -31,7 +31,7 @@ impl ReadyList {
 
     /// Returns the next item, or registers `waiter` for when there is one.
     pub(crate) fn next(&self, waiter: &Waker) -> Option<u64> {
-        let mut looks = self.lock();
+        let mut looks = lock(&self.0);
         let item = looks.items.pop_front();
         if item.is_none() && !looks.waiter.as_ref().is_some_and(|old| old.will_wake(waiter)) {
             looks.waiter = Some(waiter.clone());
@@ -43,15 +43,11 @@ impl ReadyList {
     pub(crate) fn waker(self: &Arc<ReadyList>, item: u64) -> Waker {
         Waker::from(Arc::new(ItemWaker { item, ready: Arc::clone(self) }))
     }
-
-    fn lock(&self) -> MutexGuard<'_, Looks> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Wake for ItemWaker {
     fn wake(self: Arc<Self>) {
-        let mut looks = self.ready.lock();
+        let mut looks = lock(&self.ready.0);
         looks.items.push_back(self.item);
         let waiter = looks.waiter.take();
         drop(looks);

@@ -1,9 +1,10 @@
 //! The devices that stores of this process are releasing. Opening one of them waits, so that a store can be opened as
 //! soon as the last handle of its predecessor was dropped.
 
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use adit_driver::runtime::lock;
 use adit_driver::{Device, Target};
 
 /// How long opening a device waits for its release.
@@ -24,12 +25,12 @@ pub(crate) fn names(targets: &[Target], devices: &[Device]) -> DeviceNames {
 
 /// Notes that the devices of these names are being released.
 pub(crate) fn begin(names: &DeviceNames) {
-    releasing().push(Arc::clone(names));
+    lock(&RELEASING.0).push(Arc::clone(names));
 }
 
 /// Notes that the release which [`begin`] was called for, if it was, is complete.
 pub(crate) fn end(names: &DeviceNames) {
-    releasing().retain(|other| !Arc::ptr_eq(other, names));
+    lock(&RELEASING.0).retain(|other| !Arc::ptr_eq(other, names));
     RELEASING.1.notify_all();
 }
 
@@ -40,7 +41,7 @@ pub(crate) fn wait(targets: &[Target], devices: &[Device]) {
     let until = Instant::now() + WAIT_MAX;
     let is_releasing =
         |all: &[DeviceNames]| all.iter().flat_map(|of| of.iter()).any(|name| names.contains(name));
-    let mut releasing = releasing();
+    let mut releasing = lock(&RELEASING.0);
     while is_releasing(&releasing) {
         match until.saturating_duration_since(Instant::now()) {
             Duration::ZERO => return,
@@ -50,8 +51,4 @@ pub(crate) fn wait(targets: &[Target], devices: &[Device]) {
             }
         }
     }
-}
-
-fn releasing() -> MutexGuard<'static, Vec<DeviceNames>> {
-    RELEASING.0.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -16,11 +16,12 @@
 //! was chosen, because that is what the choice achieves. Time is an argument of [`CostChoice`], which draws no random
 //! numbers.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use adit_driver::memory::IoBuffer;
 use adit_driver::paths::{BlockLimits, BlockRequests};
+use adit_driver::runtime::lock;
 use adit_driver::sys::PageKind;
 use adit_driver::{Buffer, Device, Time};
 
@@ -100,12 +101,8 @@ impl ModeChooser {
 
     /// Chooses for a transfer of `bytes` that begins now.
     pub(crate) fn begin(self: &Arc<ModeChooser>, bytes: u64) -> TimedTransfer {
-        let mode = self.choice().begin(self.clock.now());
+        let mode = lock(&self.choice).begin(self.clock.now());
         TimedTransfer { chooser: Arc::clone(self), mode, bytes, is_with_device: true }
-    }
-
-    fn choice(&self) -> MutexGuard<'_, CostChoice> {
-        self.choice.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -128,13 +125,13 @@ impl TimedTransfer {
         let since = self.chooser.clock.now();
         let result = work();
         let time = self.chooser.clock.now().since(since);
-        self.chooser.choice().spent(self.mode, time);
+        lock(&self.chooser.choice).spent(self.mode, time);
         result
     }
 
     fn end(&mut self, bytes: u64) {
         if std::mem::take(&mut self.is_with_device) {
-            self.chooser.choice().end(self.chooser.clock.now(), self.mode, bytes);
+            lock(&self.chooser.choice).end(self.chooser.clock.now(), self.mode, bytes);
         }
     }
 }

@@ -10,14 +10,14 @@
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
-use adit_driver::runtime::wake;
+use adit_driver::runtime::{lock, wake};
 use adit_driver::sys::PageKind;
 use adit_driver::{Buffer, Device};
 
-use super::fair_queue::{FairQueue, Served};
+use super::fair_queue::FairQueue;
 use crate::error::{Error, Result};
 use crate::io::memory::FreeMemory;
 use crate::model::place::UNIT_BYTES;
@@ -39,13 +39,6 @@ pub(crate) struct Pool {
 struct PoolState {
     runs: FreeMemory,
     queue: FairQueue<Buffer>,
-}
-
-impl PoolState {
-    fn serve(&mut self) -> Served {
-        let PoolState { runs, queue } = self;
-        queue.serve(|bytes| runs.take_first(bytes))
-    }
 }
 
 impl Pool {
@@ -70,12 +63,12 @@ impl Pool {
 
     /// Returns the free bytes, contiguous or not. Looks at every run.
     pub(crate) fn free_bytes(&self) -> usize {
-        self.lock().runs.free_bytes()
+        lock(&self.state).runs.free_bytes()
     }
 
     /// Takes whole units for `len` bytes, if a contiguous run is free and no request waits for one.
     pub(crate) fn take(self: &Arc<Pool>, len: usize) -> Option<PoolBuffer> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let run =
             if state.queue.is_empty() { state.runs.take_first(whole_units(len)) } else { None };
         drop(state);
@@ -84,11 +77,9 @@ impl Pool {
 
     /// Enters the line for memory; `waker` is called when it is there.
     pub(crate) fn enter(self: &Arc<Pool>, len: usize, waker: Waker) -> QueuedTake {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let number = state.queue.enter(whole_units(len), waker);
-        let served = state.serve();
-        drop(state);
-        served.into_iter().for_each(wake);
+        serve(state);
         QueuedTake { pool: Arc::clone(self), number, len }
     }
 
@@ -124,16 +115,18 @@ impl Pool {
             return;
         }
         self.returns.fetch_add(1, Ordering::Relaxed);
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.runs.give(run);
-        let served = state.serve();
-        drop(state);
-        served.into_iter().for_each(wake);
+        serve(state);
     }
+}
 
-    fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+/// Grants memory to the requests in the queue, and wakes them without the lock.
+fn serve(mut state: MutexGuard<'_, PoolState>) {
+    let PoolState { runs, queue } = &mut *state;
+    let served = queue.serve(|bytes| runs.take_first(bytes));
+    drop(state);
+    served.into_iter().for_each(wake);
 }
 
 /// A place in the line for a pool's memory. Dropping it gives the place up.
@@ -146,7 +139,7 @@ pub(crate) struct QueuedTake {
 impl QueuedTake {
     /// Returns the memory once it was granted.
     pub(crate) fn collect(&self) -> Option<PoolBuffer> {
-        let run = self.pool.lock().queue.collect(self.number)?;
+        let run = lock(&self.pool.state).queue.collect(self.number)?;
         Some(PoolBuffer { run: Some(run), len: self.len, pool: Arc::clone(&self.pool) })
     }
 
@@ -168,11 +161,9 @@ impl QueuedTake {
 
 impl Drop for QueuedTake {
     fn drop(&mut self) {
-        let mut state = self.pool.lock();
+        let mut state = lock(&self.pool.state);
         state.queue.leave(self.number).into_iter().for_each(|run| state.runs.give(run));
-        let served = state.serve();
-        drop(state);
-        served.into_iter().for_each(wake);
+        serve(state);
     }
 }
 

@@ -4,7 +4,9 @@
 //! No caller waits for the threads to end unless it asks to. The devices count as being released meanwhile
 //! ([`crate::store::devices::release`]).
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use adit_driver::runtime::lock;
 
 use crate::error::{Error, Failure, Result};
 use crate::media::format::Set;
@@ -62,7 +64,7 @@ impl ThreadExit {
     /// Notes at once that the thread has panicked.
     pub(crate) fn died(&mut self, why: &str) {
         let died = Error::died(why);
-        self.exit.lock().failure.get_or_insert(died.clone());
+        lock(&self.exit.state).failure.get_or_insert(died.clone());
         self.end = Some(Err(died));
     }
 }
@@ -91,7 +93,7 @@ impl Exit {
 
     /// Adds the part of a thread that started later and has no shards. Returns `None` if the store is being closed.
     pub(crate) fn join(self: &Arc<Exit>) -> Option<ThreadExit> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if state.is_closing || state.left == 0 {
             return None;
         }
@@ -102,7 +104,7 @@ impl Exit {
     /// Notes that the store is being closed, before its threads begin to end. Returns true to exactly one concurrent
     /// caller.
     pub(crate) fn begin(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if std::mem::replace(&mut state.is_closing, true) {
             return false;
         }
@@ -114,18 +116,18 @@ impl Exit {
 
     /// Returns the first failure of a thread, if there is any.
     pub(crate) fn failure(&self) -> Option<Error> {
-        self.lock().failure.clone()
+        lock(&self.state).failure.clone()
     }
 
     /// Answers `reply` once all threads have ended.
     pub(crate) fn tell(&self, reply: Reply<Stats>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.reply = Some(reply);
         self.finish(state);
     }
 
     fn left(&self, end: Result<ThreadEnd>) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         match end {
             Ok(ThreadEnd { stats, ends }) => {
                 state.stats += stats;
@@ -141,7 +143,7 @@ impl Exit {
             if let Some(store) = devices {
                 record_stop(store, ends);
             }
-            state = self.lock();
+            state = lock(&self.state);
         }
         state.left -= 1;
         if state.left == 0 {
@@ -165,10 +167,6 @@ impl Exit {
             (None, Some(failure)) => tracing::error!("the end of a store: {failure}"),
             (None, None) => {}
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ExitState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

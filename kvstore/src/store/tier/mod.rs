@@ -13,11 +13,11 @@ mod tests;
 use std::cmp::Ordering;
 use std::convert::Infallible;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use adit_driver::runtime::caught;
+use adit_driver::runtime::{caught, lock};
 
 pub(crate) use self::size::{TierSize, make_way};
 use super::answer::Pending;
@@ -51,7 +51,7 @@ impl Tier {
     /// Gives the tier at most `bytes`, as [`Store::set_tier`](super::Store::set_tier) says. Returns how many it has
     /// now.
     pub(crate) fn set(self: &Arc<Tier>, bytes: u64) -> Result<u64> {
-        let mut size = self.size();
+        let mut size = lock(&self.size);
         size.limit(bytes, self.core.shards);
         let set = self.fill(&mut size);
         size.is_unknown |= set.is_err();
@@ -60,11 +60,7 @@ impl Tier {
 
     /// Tells the thread to end, and does not wait for it.
     pub(crate) fn stop(&self) {
-        drop(self.thread.lock().unwrap_or_else(PoisonError::into_inner).take());
-    }
-
-    fn size(&self) -> MutexGuard<'_, TierSize> {
-        self.size.lock().unwrap_or_else(PoisonError::into_inner)
+        drop(lock(&self.thread).take());
     }
 
     /// Gives the tier what it may have and memory has room for.
@@ -89,7 +85,7 @@ impl Tier {
     /// # Errors
     /// [`adit_driver::Error::Refused`] if the system grants no thread.
     fn follow_memory(self: &Arc<Tier>) -> Result<()> {
-        let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut thread = lock(&self.thread);
         if thread.is_some() {
             return Ok(());
         }
@@ -107,7 +103,7 @@ impl Tier {
 
     /// Fits the tier to the present memory. Stops growing once `goes_on` returns false.
     fn fit(&self, goes_on: &dyn Fn() -> bool) {
-        let mut size = self.size();
+        let mut size = lock(&self.size);
         let Some(memory) = size.memory() else { return };
         if size.is_unknown {
             // If the shards do not answer this time either, the next look asks again.

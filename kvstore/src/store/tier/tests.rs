@@ -70,7 +70,7 @@ fn a_size_that_became_unknown_is_asked_for() {
     assert_eq!(store.set_tier(most).expect("memory"), most);
     {
         // As behind a change of which one shard had none.
-        let mut size = store.threads.tier.size();
+        let mut size = lock(&store.threads.tier.size);
         size.is_unknown = true;
         let made = |shard: &mut _, _| Ok(make_way(shard, 0).0);
         assert_eq!(store.core.ask(0, made).wait().expect("an answer"), 0);
@@ -99,7 +99,7 @@ fn open(probe: Probe) -> Store {
     let format = FormatStore { devices: devices.clone(), shards: 2, ..Default::default() };
     Store::format(&format).expect("formatted");
     let store = Store::open(&OpenOptions { devices, ..Default::default() }).expect("a store");
-    store.threads.tier.size().probe = Some(probe);
+    lock(&store.threads.tier.size).probe = Some(probe);
     for number in 0..OBJECTS {
         store.put(Key::from(number), bytes(number)).wait().expect("stored");
     }

@@ -120,6 +120,14 @@ impl Entry {
 }
 
 impl Counts {
+    /// Counts the open object, of so many bytes, if none of them are left.
+    fn complete(&mut self, open: &mut Option<(u64, u64)>) {
+        if let Some((bytes, _)) = open.take_if(|(_, left)| *left == 0) {
+            self.objects += 1;
+            self.bytes += bytes;
+        }
+    }
+
     fn encode(&self) -> Vec<u8> {
         let numbers = [self.objects, self.bytes, self.abandoned];
         numbers.iter().flat_map(|number| number.to_le_bytes()).collect()
@@ -190,7 +198,7 @@ impl<W: Write> Exporter<W> {
         assert!(entry.tenant.len() <= TENANT_BYTES_MAX, "a store has no such tenant");
         self.open = Some((entry.bytes, entry.bytes));
         self.frame(kind::OBJECT, &entry.encode())?;
-        self.count();
+        self.counts.complete(&mut self.open);
         Ok(())
     }
 
@@ -206,7 +214,7 @@ impl<W: Write> Exporter<W> {
         assert_eq!(piece.len() as u64, (*left).min(PIECE_BYTES as u64), "pieces are of one length");
         *left -= piece.len() as u64;
         self.frame(kind::PIECE, piece)?;
-        self.count();
+        self.counts.complete(&mut self.open);
         Ok(())
     }
 
@@ -229,14 +237,6 @@ impl<W: Write> Exporter<W> {
         self.frame(kind::END, &self.counts.encode())?;
         self.out.flush()?;
         Ok((self.out, self.counts))
-    }
-
-    fn count(&mut self) {
-        if let Some((bytes, 0)) = self.open {
-            self.open = None;
-            self.counts.objects += 1;
-            self.counts.bytes += bytes;
-        }
     }
 
     fn frame(&mut self, kind: u8, body: &[u8]) -> io::Result<()> {
@@ -271,18 +271,16 @@ impl<R: Read> Importer<R> {
     /// # Errors
     /// [`Error::Stream`] if it is none, or of another version.
     pub fn new(from: R) -> Result<Importer<R>> {
-        let (open, counts, piece) = (None, Counts::default(), Vec::new());
-        let (is_abandoned, has_ended) = (false, false);
         let mut stream = Importer {
             from,
             at: 0,
             number: 0,
-            counts,
-            open,
-            piece,
+            counts: Counts::default(),
+            open: None,
+            piece: Vec::new(),
             taken: 0,
-            is_abandoned,
-            has_ended,
+            is_abandoned: false,
+            has_ended: false,
         };
         let mut bytes = [0; START_BYTES];
         stream.fill(&mut bytes)?;
@@ -335,7 +333,7 @@ impl<R: Read> Importer<R> {
                     return Err(self.error("an object's header means nothing to this version"));
                 };
                 self.open = Some((entry.bytes, entry.bytes));
-                self.count();
+                self.counts.complete(&mut self.open);
                 Ok(Some(entry))
             }
             kind::END => self.end(&body).map(|()| None),
@@ -359,14 +357,6 @@ impl<R: Read> Importer<R> {
         Ok(())
     }
 
-    fn count(&mut self) {
-        if let Some((bytes, 0)) = self.open {
-            self.open = None;
-            self.counts.objects += 1;
-            self.counts.bytes += bytes;
-        }
-    }
-
     /// Reads the next piece of the object.
     fn next_piece(&mut self) -> Result<()> {
         let (kind, body) = self.frame()?;
@@ -375,7 +365,7 @@ impl<R: Read> Importer<R> {
             kind::PIECE if body.len() as u64 == (*left).min(PIECE_BYTES as u64) => {
                 *left -= body.len() as u64;
                 (self.piece, self.taken) = (body, 0);
-                self.count();
+                self.counts.complete(&mut self.open);
                 Ok(())
             }
             kind::ABANDONED if body.is_empty() => {

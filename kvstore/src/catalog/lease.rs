@@ -11,26 +11,12 @@ use std::collections::BTreeSet;
 use adit_driver::Time;
 
 use crate::catalog::hash::NumberMap;
+use crate::error::Failure;
 use crate::model::place::Place;
 
 /// Identifies a lease; never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LeaseId(pub u64);
-
-/// The lease would exceed the limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error(
-    "{leased} of {leased_max} leases of objects are taken and {asked} more were asked for: release some, or wait \
-     until they end"
-)]
-pub(crate) struct LeasesFull {
-    /// Leased objects; an object counts once for each of its leases.
-    pub leased: usize,
-    /// The limit.
-    pub leased_max: usize,
-    /// Objects requested.
-    pub asked: usize,
-}
 
 #[derive(Debug)]
 struct Lease {
@@ -85,17 +71,16 @@ impl Leases {
     /// Leases objects of so many bytes, all or none, until `until`.
     ///
     /// # Errors
-    /// [`LeasesFull`] if too many are leased.
+    /// [`Failure::Full`] if too many are leased.
     pub(crate) fn lease(
         &mut self,
         places: &[Place],
         bytes: u64,
         until: Time,
-    ) -> Result<LeaseId, LeasesFull> {
+    ) -> Result<LeaseId, Failure> {
         let asked = Lease::cost(places);
         if asked > self.leased_max - self.leased {
-            let Leases { leased, leased_max, .. } = *self;
-            return Err(LeasesFull { leased, leased_max, asked });
+            return Err(Failure::Full);
         }
         self.leased += asked;
         places.iter().for_each(|place| self.pin(*place));
@@ -192,7 +177,7 @@ mod tests {
         let mut leases = Leases::new(3);
         leases.lease(&ids(&[1, 2]), 0, at(5)).expect("room");
         let refused = leases.lease(&ids(&[3, 4]), 0, at(5)).expect_err("no room");
-        assert_eq!(refused, LeasesFull { leased: 2, leased_max: 3, asked: 2 });
+        assert_eq!((refused, leases.leased()), (Failure::Full, 2));
         assert!(!leases.is_leased(place(3)));
         leases.lease(&[], 0, at(5)).expect("room for one");
         leases.lease(&[], 0, at(5)).expect_err("a lease of nothing counts too");

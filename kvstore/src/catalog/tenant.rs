@@ -13,10 +13,13 @@
 //! same time cannot use one old object twice.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
+use adit_driver::runtime::lock;
+
 use crate::catalog::hash::NumberMap;
+use crate::error::Failure;
 use crate::model::object::{Hold, ObjectId, TenantId};
 use crate::model::options::{Quota, WhenReached};
 use crate::model::place::UNIT_BYTES;
@@ -61,15 +64,6 @@ impl TenantStats {
         self.evictions += other.evictions;
         self.refusals += other.refusals;
     }
-}
-
-/// A tenant would exceed its quota.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OverQuota {
-    /// Its name.
-    pub(crate) tenant: Box<str>,
-    /// Its quota.
-    pub(crate) quota: Quota,
 }
 
 /// The use of a store by its tenants, in all shards. Clones are the same ledger.
@@ -126,10 +120,6 @@ impl Ledger {
         accounts.push(Arc::clone(&account));
         account
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Account {
@@ -289,7 +279,7 @@ impl Tenants {
     /// replaces, with its units. A tenant that evicts its own objects is refused only what exceeds the whole quota.
     ///
     /// # Errors
-    /// [`OverQuota`], which is counted as a refusal; nothing else is counted then.
+    /// [`Failure::Quota`], which is counted as a refusal; nothing else is counted then.
     ///
     /// # Panics
     /// If there is no such tenant.
@@ -298,7 +288,7 @@ impl Tenants {
         id: TenantId,
         units: u64,
         old: impl FnOnce() -> Option<(ObjectId, u64)>,
-    ) -> Result<(), OverQuota> {
+    ) -> Result<(), Failure> {
         let Tenant { account, .. } = self.tenant(id);
         let Some(quota) = account.quota() else {
             self.count(id, units);
@@ -323,7 +313,7 @@ impl Tenants {
             return Ok(());
         }
         self.tenant(id).stats.refusals += 1;
-        Err(OverQuota { tenant: account.name.clone(), quota })
+        Err(Failure::Quota { tenant: account.name.clone(), quota_bytes: quota.bytes })
     }
 
     /// Counts an existing object of `units` regardless of the quota.
@@ -524,7 +514,8 @@ mod tests {
         assert!(charge(&mut tenants, id, 10), "no quota");
         tenants.set_quota(id, refuse(4));
         let refused = tenants.charge(id, 1, || None).expect_err("no room");
-        assert_eq!((&*refused.tenant, Some(refused.quota)), ("a", refuse(4)));
+        let quota_bytes = refuse(4).expect("a quota").bytes;
+        assert_eq!(refused, Failure::Quota { tenant: "a".into(), quota_bytes });
         tenants.credit(id, 10);
         assert!(charge(&mut tenants, id, 4), "room");
         tenants.set_quota(id, None);

@@ -139,7 +139,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
 
     /// Returns the bytes of a lease's objects, with their padding; 0 if it has ended.
     pub fn leased_bytes(&self, lease: LeaseId) -> u64 {
-        self.parts.objects.spaces().leased_bytes(lease)
+        self.parts.objects.spaces().leases().bytes(lease)
     }
 
     /// Ends a lease. Ignores one that has already expired.

@@ -101,7 +101,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         // What has expired is removed once there is room for the record.
         let is_removable = expiry > now || log.has_room_for_small();
         let expiry = if is_removable { expiry } else { Time::NEVER };
-        let lease = objects.spaces().next_lease_end();
+        let lease = objects.spaces().leases().next_end().unwrap_or(Time::NEVER);
         let by_clock = lease.min(self.writes.until()).min(expiry);
         let by_clock = by_clock.min(objects.spaces().discards_age_at());
         if lanes.is_home_lost() {

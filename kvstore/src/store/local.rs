@@ -101,12 +101,6 @@ impl<T: Copy + Default + PartialEq> Names<T> {
     }
 }
 
-fn keep(holds: &mut Vec<Hold>, hold: Hold) {
-    if !holds.contains(&hold) {
-        holds.push(hold);
-    }
-}
-
 /// A lease of objects across shards.
 #[derive(Debug)]
 #[must_use = "the objects are leased until it is released or its time is over"]
@@ -504,15 +498,26 @@ impl Local {
     /// # Errors
     /// As [`Shard::tenant`].
     pub fn tenant(&mut self, now: Time, name: &str) -> Result<TenantId, Failure> {
-        let of = |shard: &mut DeviceShard<LocalReply>| shard.tenant(now, name);
-        let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
-        // Its ids stay with the handle.
+        let ids =
+            self.define(|shard| shard.tenant(now, name), |shard, id| shard.tenants().hold(id))?;
+        let many = "a handle knows at most 255 tenants: open the store anew";
+        self.tenants.name(ids, TenantId).ok_or_else(|| Failure::Tenant(many.into()))
+    }
+
+    /// Defines something in each shard. The ids stay with the handle.
+    fn define<T: Copy>(
+        &mut self,
+        define: impl FnMut(&mut DeviceShard<LocalReply>) -> Result<T, Failure>,
+        hold: impl Fn(&DeviceShard<LocalReply>, T) -> Hold,
+    ) -> Result<Vec<T>, Failure> {
+        let ids = self.shards.iter_mut().map(define).collect::<Result<Vec<T>, _>>()?;
         for (shard, id) in self.shards.iter().zip(&ids) {
-            keep(&mut self.holds, shard.tenants().hold(*id));
+            let hold = hold(shard, *id);
+            if !self.holds.contains(&hold) {
+                self.holds.push(hold);
+            }
         }
-        let many =
-            Failure::Tenant("a handle knows at most 255 tenants: open the store anew".into());
-        self.tenants.name(ids, TenantId).ok_or(many)
+        Ok(ids)
     }
 
     /// Sets a tenant's quota, or lifts it; as [`super::Store::set_quota`].
@@ -541,14 +546,10 @@ impl Local {
     /// # Errors
     /// [`Failure::Layout`] if there are 255 already; [`Failure::Device`] if it cannot be written to the journal.
     pub fn layout(&mut self, now: Time, layout: &Layout) -> Result<LayoutId, Failure> {
-        let of = |shard: &mut DeviceShard<LocalReply>| shard.layout(now, *layout);
-        let ids = self.shards.iter_mut().map(of).collect::<Result<Vec<_>, _>>()?;
-        for (shard, id) in self.shards.iter().zip(&ids) {
-            keep(&mut self.holds, shard.layouts().hold(*id));
-        }
-        let many =
-            Failure::Layout("a handle knows at most 255 layouts: open the store anew".into());
-        self.layouts.name(ids, LayoutId).ok_or(many)
+        let ids =
+            self.define(|shard| shard.layout(now, *layout), |shard, id| shard.layouts().hold(id))?;
+        let many = "a handle knows at most 255 layouts: open the store anew";
+        self.layouts.name(ids, LayoutId).ok_or_else(|| Failure::Layout(many.into()))
     }
 
     /// Returns the counters, summed over the shards.

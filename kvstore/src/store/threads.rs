@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::os::fd::AsFd;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
@@ -26,9 +26,9 @@ use crate::shard::{Failure, Hot, Recovery, Stats};
 pub(crate) struct Threads {
     core: Arc<Core>,
     pollers: Mutex<Pollers>,
-    exit: Arc<Exit>,
+    pub(crate) exit: Arc<Exit>,
     pub(crate) tier: Arc<Tier>,
-    recoveries: Vec<Recovery>,
+    pub(crate) recoveries: Vec<Recovery>,
 }
 
 type Pollers = Vec<Poller<()>>;
@@ -260,16 +260,6 @@ impl Opener {
 }
 
 impl Threads {
-    /// Returns what the opening of each shard found.
-    pub(crate) fn recoveries(&self) -> &[Recovery] {
-        &self.recoveries
-    }
-
-    /// Returns the failure of a thread, if one has died.
-    pub(crate) fn failure(&self) -> Option<Error> {
-        self.exit.failure()
-    }
-
     /// Makes the threads end. The answer comes when they have released the devices. Each thread waits for the store's
     /// timeout at most, once for requests in progress and once for the commit.
     pub(crate) fn close(&self) -> Pending<Stats> {
@@ -287,7 +277,7 @@ impl Threads {
         let is_first = self.exit.begin();
         if is_first {
             self.core.mailboxes.iter().for_each(|mailbox| mailbox.stop());
-            let mut pollers = self.pollers.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut pollers = runtime::lock(&self.pollers);
             pollers.drain(..).for_each(|poller| poller.stop());
             self.tier.stop();
         }

@@ -1,7 +1,8 @@
 //! Accounts of tenants in a shard: what each has, and whether one has more than its quota.
 
 use crate::catalog::index::Index;
-use crate::catalog::tenant::{OverQuota, TenantStats, Tenants};
+use crate::catalog::tenant::{TenantStats, Tenants};
+use crate::error::Failure;
 use crate::model::object::{Object, ObjectId, TenantId};
 use crate::policy::evict::OwnOrder;
 
@@ -60,7 +61,7 @@ impl Accounts {
         tenant: TenantId,
         units: u64,
         old: impl FnOnce() -> Option<(ObjectId, u64)>,
-    ) -> Result<(), OverQuota> {
+    ) -> Result<(), Failure> {
         self.tenants.charge(tenant, units, old)?;
         self.note_growth(tenant);
         Ok(())

@@ -6,7 +6,6 @@ use adit_driver::paths::CommandQueue;
 
 use super::Objects;
 use crate::catalog::index;
-use crate::catalog::tenant::OverQuota;
 use crate::error::Failure;
 use crate::io::lane::Load;
 use crate::media::record::{Put, Record, record_bytes};
@@ -36,10 +35,7 @@ impl Objects {
             let old = index.object(id);
             (old.tenant == tenant).then(|| (id, layouts.units_of(&old)))
         };
-        let charged = self.accounts.charge(tenant, units, old);
-        let over =
-            |OverQuota { tenant, quota }| Failure::Quota { tenant, quota_bytes: quota.bytes };
-        charged.map_err(over)?;
+        self.accounts.charge(tenant, units, old)?;
         self.spaces.layouts_mut().enter(layout);
         Ok(())
     }

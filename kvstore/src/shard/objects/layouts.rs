@@ -81,7 +81,7 @@ impl Layouts {
         }
         let unused = (0..self.all.len()).find(|at| !self.is_used(*at)).filter(|_| may_replace);
         let id = LayoutId((unused.ok_or(LAYOUTS_IN_USE)? + 1) as u8);
-        self.redefine(id, layout);
+        self.all[usize::from(id.0) - 1] = layout;
         Ok(id)
     }
 
@@ -92,16 +92,12 @@ impl Layouts {
         LayoutId(self.all.len() as u8)
     }
 
-    fn redefine(&mut self, id: LayoutId, layout: Layout) {
-        self.all[usize::from(id.0) - 1] = layout;
-    }
-
     /// Enters a layout as found on the media. Returns whether its number was another's before.
     pub(crate) fn restore(&mut self, id: LayoutId, layout: Layout) -> bool {
         match self.get(id) {
             Some(known) if *known == layout => false,
             Some(_) => {
-                self.redefine(id, layout);
+                self.all[usize::from(id.0) - 1] = layout;
                 true
             }
             None => {

@@ -249,7 +249,7 @@ impl Objects {
             capacity_units: self.spaces.capacity_units(),
             free_runs,
             largest_free_units,
-            leased: self.spaces.leased() as u64,
+            leased: self.spaces.leases().leased() as u64,
             memory_bytes: memory as u64,
             ..self.stats
         }

@@ -397,9 +397,8 @@ impl Spaces {
         }
     }
 
-    /// Returns how many objects are leased.
-    pub(crate) fn leased(&self) -> usize {
-        self.leases.leased()
+    pub(crate) fn leases(&self) -> &Leases {
+        &self.leases
     }
 
     /// Protects the data of these objects from being overwritten.
@@ -409,8 +408,7 @@ impl Spaces {
     pub(crate) fn lease(&mut self, objects: &[Object], until: Time) -> Result<LeaseId, Failure> {
         let places: Vec<Place> = objects.iter().map(|object| object.place).collect();
         let units: u64 = objects.iter().map(|object| self.layouts.units_of(object)).sum();
-        let lease = self.leases.lease(&places, units * UNIT_BYTES, until);
-        let lease = lease.map_err(|_| Failure::Full)?;
+        let lease = self.leases.lease(&places, units * UNIT_BYTES, until)?;
         places.into_iter().for_each(|place| self.pin(place));
         Ok(lease)
     }
@@ -426,16 +424,6 @@ impl Spaces {
         let Some(places) = self.leases.expire(now) else { return false };
         places.into_iter().for_each(|place| self.unpin(place));
         true
-    }
-
-    /// Returns when the next lease ends.
-    pub(crate) fn next_lease_end(&self) -> Time {
-        self.leases.next_end().unwrap_or(Time::NEVER)
-    }
-
-    /// Returns the bytes of a lease's objects, with their padding; 0 if it has ended.
-    pub(crate) fn leased_bytes(&self, lease: LeaseId) -> u64 {
-        self.leases.bytes(lease)
     }
 
     /// Returns whether a lease holds the object at a place.

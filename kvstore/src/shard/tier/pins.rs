@@ -7,16 +7,10 @@
 use super::sync::{Arc, AtomicU64, Ordering};
 
 /// The sum of the regions in which callers hold values, and its bound.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct PinnedBytes {
     bytes: AtomicU64,
     bytes_max: AtomicU64,
-}
-
-impl Default for PinnedBytes {
-    fn default() -> PinnedBytes {
-        PinnedBytes { bytes: AtomicU64::new(0), bytes_max: AtomicU64::new(0) }
-    }
 }
 
 impl PinnedBytes {

@@ -23,5 +23,5 @@ pub(crate) use self::pending::{Reply, Wanted, pair, ready};
 pub use self::plans::{ShardTransfers, Transfers};
 pub(crate) use self::ready::ReadyList;
 pub use self::value::{ObjectInfo, Put, Read, Value};
-pub(crate) use self::value::{ScanCursor, merged};
+pub(crate) use self::value::{ScanCursor, ValueMemory, merged};
 pub(crate) use self::verify::{Judged, ReadCheck, Verdicts};

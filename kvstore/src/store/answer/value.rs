@@ -46,27 +46,14 @@ impl Deref for ValueMemory {
     }
 }
 
-impl From<PoolBuffer> for ValueMemory {
-    fn from(buffer: PoolBuffer) -> ValueMemory {
-        ValueMemory::Pooled(buffer)
-    }
-}
-
-impl From<Pinned> for ValueMemory {
-    fn from(pinned: Pinned) -> ValueMemory {
-        ValueMemory::Shared(pinned)
-    }
-}
-
 impl Value {
     /// Creates the value of a range of `memory`, of an object of `object_bytes`.
     pub(crate) fn new(
-        memory: impl Into<ValueMemory>,
+        memory: ValueMemory,
         range: Range<usize>,
         object_bytes: u64,
         version: Version,
     ) -> Value {
-        let memory = memory.into();
         assert!(range.end <= memory.len() && range.start <= range.end, "a value was read");
         Value { memory, range, object_bytes, version }
     }

@@ -163,7 +163,7 @@ impl Store {
         if mailbox.is_busy_for_changes() {
             return Err(Refused { key, data, why: RefuseReason::Busy });
         }
-        let registered = match self.core.reach.try_register(data, None) {
+        let registered = match self.core.reach.register_unless(data, None, false) {
             Ok(registered) => registered,
             Err((data, why)) => {
                 let why = why.map_or(RefuseReason::Busy, RefuseReason::Never);
@@ -475,7 +475,7 @@ impl Store {
 
     /// Returns what each shard found when it was opened.
     pub fn recoveries(&self) -> &[Recovery] {
-        self.threads.recoveries()
+        &self.threads.recoveries
     }
 
     /// Fails once a thread of the store has died: a server ends then, as [`Failure::Closed`] answers all requests to
@@ -484,7 +484,7 @@ impl Store {
     /// # Errors
     /// [`Error::Died`] with the thread and its panic; once the store is closed, why that failed.
     pub fn check(&self) -> Result<()> {
-        self.threads.failure().map_or(Ok(()), Err)
+        self.threads.exit.failure().map_or(Ok(()), Err)
     }
 
     /// Finishes the requests in progress, makes acknowledged data durable, ends the threads and returns the counters.

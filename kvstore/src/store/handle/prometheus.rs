@@ -80,123 +80,116 @@ impl Sample {
 /// A metric: its name, its type, its help text, and its value, if it has one.
 struct Metric<T> {
     name: &'static str,
-    kind: MetricType,
+    kind: &'static str,
     help: &'static str,
     value: fn(&T) -> Option<u64>,
 }
 
-#[derive(Clone, Copy)]
-enum MetricType {
-    Counter,
-    Gauge,
-    Histogram,
-}
-
 /// Makes a table of metrics, one in each row: type, name, help text, and a function that returns the value.
 macro_rules! metrics {
-    ($($kind:ident $name:literal $help:literal |$of:pat_param| $value:expr;)*) => {
-        &[$(Metric { name: $name, kind: MetricType::$kind, help: $help, value: |$of| Some($value) }),*]
+    ($($kind:literal $name:literal $help:literal |$of:pat_param| $value:expr;)*) => {
+        &[$(Metric { name: $name, kind: $kind, help: $help, value: |$of| Some($value) }),*]
     };
 }
 
 const COUNTERS: &[Metric<Stats>] = metrics! {
-    Counter "adit_kv_gets_total" "Gets, hits and misses." |s| s.gets;
-    Counter "adit_kv_get_hits_total" "Gets that found their object." |s| s.hits;
-    Counter "adit_kv_get_misses_total" "Gets that did not, whyever." |s| s.misses;
-    Counter "adit_kv_get_corrupt_total" "Misses of objects whose bytes on the device were not those that were put."
+    "counter" "adit_kv_gets_total" "Gets, hits and misses." |s| s.gets;
+    "counter" "adit_kv_get_hits_total" "Gets that found their object." |s| s.hits;
+    "counter" "adit_kv_get_misses_total" "Gets that did not, whyever." |s| s.misses;
+    "counter" "adit_kv_get_corrupt_total" "Misses of objects whose bytes on the device were not those that were put."
         |s| s.misses_corrupt;
-    Counter "adit_kv_puts_total" "Puts." |s| s.puts;
-    Counter "adit_kv_puts_declined_total" "Puts that admission or the write budget was against." |s| s.declined;
-    Counter "adit_kv_deletes_total" "Objects removed on request." |s| s.deletes;
-    Counter "adit_kv_expirations_total" "Objects whose time was over." |s| s.expirations;
-    Counter "adit_kv_read_bytes_total" "Bytes that hits gave to callers." |s| s.bytes_read;
-    Counter "adit_kv_written_bytes_total" "Bytes of objects that were stored." |s| s.bytes_written;
-    Counter "adit_kv_journal_bytes_total" "Bytes of the journal written." |s| s.journal_bytes;
-    Counter "adit_kv_checkpoint_bytes_total" "Bytes of checkpoints written." |s| s.checkpoint_bytes;
-    Counter "adit_kv_copied_bytes_total" "Bytes copied between callers' memory and the store's."
+    "counter" "adit_kv_puts_total" "Puts." |s| s.puts;
+    "counter" "adit_kv_puts_declined_total" "Puts that admission or the write budget was against." |s| s.declined;
+    "counter" "adit_kv_deletes_total" "Objects removed on request." |s| s.deletes;
+    "counter" "adit_kv_expirations_total" "Objects whose time was over." |s| s.expirations;
+    "counter" "adit_kv_read_bytes_total" "Bytes that hits gave to callers." |s| s.bytes_read;
+    "counter" "adit_kv_written_bytes_total" "Bytes of objects that were stored." |s| s.bytes_written;
+    "counter" "adit_kv_journal_bytes_total" "Bytes of the journal written." |s| s.journal_bytes;
+    "counter" "adit_kv_checkpoint_bytes_total" "Bytes of checkpoints written." |s| s.checkpoint_bytes;
+    "counter" "adit_kv_copied_bytes_total" "Bytes copied between callers' memory and the store's."
         |s| s.copied_bytes;
-    Counter "adit_kv_spills_total" "Requests given memory beyond the pools, because callers held all of those."
+    "counter" "adit_kv_spills_total" "Requests given memory beyond the pools, because callers held all of those."
         |s| s.spills;
-    Counter "adit_kv_spilled_bytes_total" "Bytes of that memory." |s| s.spilled_bytes;
-    Counter "adit_kv_deallocated_bytes_total" "Bytes that devices were told hold nothing." |s| s.discards_bytes;
-    Counter "adit_kv_device_failures_total" "Devices that failed." |s| s.device_failures;
-    Counter "adit_kv_checkpoints_total" "Checkpoints completed." |s| s.checkpoints;
-    Gauge "adit_kv_journal_delay_max_ns"
+    "counter" "adit_kv_spilled_bytes_total" "Bytes of that memory." |s| s.spilled_bytes;
+    "counter" "adit_kv_deallocated_bytes_total" "Bytes that devices were told hold nothing." |s| s.discards_bytes;
+    "counter" "adit_kv_device_failures_total" "Devices that failed." |s| s.device_failures;
+    "counter" "adit_kv_checkpoints_total" "Checkpoints completed." |s| s.checkpoints;
+    "gauge" "adit_kv_journal_delay_max_ns"
         "Longest time from an acknowledgement until its record was sent to the journal's device."
         |s| s.journal_delay_max_ns;
-    Counter "adit_kv_journal_lost_blocks_total" "Flushed blocks of journals that the opening could not read."
+    "counter" "adit_kv_journal_lost_blocks_total" "Flushed blocks of journals that the opening could not read."
         |s| s.journal_lost_blocks;
-    Counter "adit_kv_journal_outdated_objects_total"
+    "counter" "adit_kv_journal_outdated_objects_total"
         "Objects that these blocks may have replaced or deleted, dropped or kept by the opening."
         |s| s.journal_outdated_objects;
-    Counter "adit_kv_tier_hits_total" "Hits that the memory tier answered." |s| s.tier_hits;
-    Counter "adit_kv_tier_hit_bytes_total" "Bytes that these gave to callers." |s| s.tier_hit_bytes;
-    Counter "adit_kv_tier_admissions_total" "Objects that came into the memory tier." |s| s.tier_admissions;
-    Counter "adit_kv_tier_evictions_total" "Objects that left it for others, or because it was made smaller."
+    "counter" "adit_kv_tier_hits_total" "Hits that the memory tier answered." |s| s.tier_hits;
+    "counter" "adit_kv_tier_hit_bytes_total" "Bytes that these gave to callers." |s| s.tier_hit_bytes;
+    "counter" "adit_kv_tier_admissions_total" "Objects that came into the memory tier." |s| s.tier_admissions;
+    "counter" "adit_kv_tier_evictions_total" "Objects that left it for others, or because it was made smaller."
         |s| s.tier_evictions;
-    Counter "adit_kv_tier_invalidations_total" "Objects that left it because they were replaced or removed."
+    "counter" "adit_kv_tier_invalidations_total" "Objects that left it because they were replaced or removed."
         |s| s.tier_invalidations;
-    Gauge "adit_kv_tier_objects" "Objects in the memory tier." |s| s.tier_objects;
-    Gauge "adit_kv_tier_used_bytes" "Their bytes, padding included." |s| s.tier_object_bytes;
-    Gauge "adit_kv_tier_bytes" "Bytes of memory that the memory tier has." |s| s.tier_bytes;
-    Gauge "adit_kv_tier_pinned_bytes" "Bytes of its regions in which callers hold values, with those that it gave up."
+    "gauge" "adit_kv_tier_objects" "Objects in the memory tier." |s| s.tier_objects;
+    "gauge" "adit_kv_tier_used_bytes" "Their bytes, padding included." |s| s.tier_object_bytes;
+    "gauge" "adit_kv_tier_bytes" "Bytes of memory that the memory tier has." |s| s.tier_bytes;
+    "gauge" "adit_kv_tier_pinned_bytes" "Bytes of its regions in which callers hold values, with those that it gave up."
         |s| s.tier_pinned_bytes;
-    Gauge "adit_kv_tier_given_up_bytes" "Bytes of regions that it gave up and values still keep."
+    "gauge" "adit_kv_tier_given_up_bytes" "Bytes of regions that it gave up and values still keep."
         |s| s.tier_given_up_bytes;
-    Gauge "adit_kv_objects" "Objects there are." |s| s.objects;
-    Gauge "adit_kv_leased_objects" "Objects that are leased." |s| s.leased;
-    Gauge "adit_kv_used_bytes" "Bytes in use, padding included." |s| s.used_units * UNIT_BYTES;
-    Gauge "adit_kv_capacity_bytes" "Bytes that objects may take." |s| s.capacity_units * UNIT_BYTES;
-    Gauge "adit_kv_free_runs" "Runs of free space." |s| s.free_runs;
-    Gauge "adit_kv_largest_free_bytes" "Bytes of the longest of them." |s| s.largest_free_units * UNIT_BYTES;
-    Gauge "adit_kv_memory_bytes" "Bytes of memory that tables take." |s| s.memory_bytes;
+    "gauge" "adit_kv_objects" "Objects there are." |s| s.objects;
+    "gauge" "adit_kv_leased_objects" "Objects that are leased." |s| s.leased;
+    "gauge" "adit_kv_used_bytes" "Bytes in use, padding included." |s| s.used_units * UNIT_BYTES;
+    "gauge" "adit_kv_capacity_bytes" "Bytes that objects may take." |s| s.capacity_units * UNIT_BYTES;
+    "gauge" "adit_kv_free_runs" "Runs of free space." |s| s.free_runs;
+    "gauge" "adit_kv_largest_free_bytes" "Bytes of the longest of them." |s| s.largest_free_units * UNIT_BYTES;
+    "gauge" "adit_kv_memory_bytes" "Bytes of memory that tables take." |s| s.memory_bytes;
 };
 
 const EVICTIONS: &[Metric<Evicted>] = metrics! {
-    Counter "adit_kv_evictions_total" "Objects evicted." |evicted| evicted.objects;
-    Counter "adit_kv_evicted_bytes_total" "Bytes of objects evicted, padding included." |evicted| evicted.bytes;
+    "counter" "adit_kv_evictions_total" "Objects evicted." |evicted| evicted.objects;
+    "counter" "adit_kv_evicted_bytes_total" "Bytes of objects evicted, padding included." |evicted| evicted.bytes;
 };
 
 const REQUESTS: &[Metric<Sample>] = metrics! {
-    Counter "adit_kv_failures_total" "Requests that failed, misses not included." |s| s.failures;
-    Gauge "adit_kv_waiting_for_memory" "Reads that wait for registered memory." |s| s.waiting_for_memory;
-    Gauge "adit_kv_waiting_for_room" "Requests that wait for room on the media." |s| s.waiting_for_room;
+    "counter" "adit_kv_failures_total" "Requests that failed, misses not included." |s| s.failures;
+    "gauge" "adit_kv_waiting_for_memory" "Reads that wait for registered memory." |s| s.waiting_for_memory;
+    "gauge" "adit_kv_waiting_for_room" "Requests that wait for room on the media." |s| s.waiting_for_room;
 };
 
 const THREADS: &[Metric<(usize, usize)>] = metrics! {
-    Gauge "adit_kv_mailbox_jobs" "Jobs that wait for a thread." |(jobs, _)| *jobs as u64;
-    Gauge "adit_kv_mailbox_capacity" "Jobs that may wait for a thread." |(_, depth)| *depth as u64;
+    "gauge" "adit_kv_mailbox_jobs" "Jobs that wait for a thread." |(jobs, _)| *jobs as u64;
+    "gauge" "adit_kv_mailbox_capacity" "Jobs that may wait for a thread." |(_, depth)| *depth as u64;
 };
 
 const MEMORY: &[Metric<Sample>] = metrics! {
-    Counter "adit_kv_in_place_bytes_total" "Bytes that devices read from callers' memory or wrote to it."
+    "counter" "adit_kv_in_place_bytes_total" "Bytes that devices read from callers' memory or wrote to it."
         |s| s.in_place_bytes;
 };
 
 const POOLS: &[Metric<(usize, usize)>] = metrics! {
-    Gauge "adit_kv_pool_bytes" "Bytes of registered memory." |(bytes, _)| *bytes as u64;
-    Gauge "adit_kv_pool_used_bytes" "Bytes of registered memory that requests and values hold."
+    "gauge" "adit_kv_pool_bytes" "Bytes of registered memory." |(bytes, _)| *bytes as u64;
+    "gauge" "adit_kv_pool_used_bytes" "Bytes of registered memory that requests and values hold."
         |(_, lent)| *lent as u64;
 };
 
 const DEVICES: &[Metric<DeviceFigures>] = metrics! {
-    Counter "adit_kv_device_read_bytes_total" "Bytes read from a device for any purpose." |d| d.read_bytes;
-    Counter "adit_kv_device_written_bytes_total" "Bytes written to a device for any purpose." |d| d.written_bytes;
-    Counter "adit_kv_device_errors_total" "Commands that a device failed, repetitions included." |d| d.errors;
-    Gauge "adit_kv_device_in_flight" "Commands that a device has now." |d| d.in_flight;
-    Gauge "adit_kv_device_waiting" "Commands that wait to be sent to a device." |d| d.waiting;
-    Gauge "adit_kv_device_failed_shards" "Shards for which a device is out of service." |d| d.failed;
+    "counter" "adit_kv_device_read_bytes_total" "Bytes read from a device for any purpose." |d| d.read_bytes;
+    "counter" "adit_kv_device_written_bytes_total" "Bytes written to a device for any purpose." |d| d.written_bytes;
+    "counter" "adit_kv_device_errors_total" "Commands that a device failed, repetitions included." |d| d.errors;
+    "gauge" "adit_kv_device_in_flight" "Commands that a device has now." |d| d.in_flight;
+    "gauge" "adit_kv_device_waiting" "Commands that wait to be sent to a device." |d| d.waiting;
+    "gauge" "adit_kv_device_failed_shards" "Shards for which a device is out of service." |d| d.failed;
 };
 
 const TENANTS: &[Metric<TenantStats>] = metrics! {
-    Gauge "adit_kv_tenant_objects" "Objects of the tenant." |t| t.objects;
-    Gauge "adit_kv_tenant_used_bytes" "Bytes of its objects, padding included." |t| t.used_bytes;
-    Gauge "adit_kv_tenant_quota_bytes" "Bytes that it may use, if there is a quota." |t| t.quota?.bytes;
-    Counter "adit_kv_tenant_puts_total" "Objects stored for it." |t| t.puts;
-    Counter "adit_kv_tenant_gets_total" "Gets that found an object of it." |t| t.gets;
-    Counter "adit_kv_tenant_get_hits_total" "Of these, those that returned it." |t| t.hits;
-    Counter "adit_kv_tenant_evictions_total" "Objects of it that were evicted." |t| t.evictions;
-    Counter "adit_kv_tenant_refusals_total" "Puts refused because of its quota." |t| t.refusals;
+    "gauge" "adit_kv_tenant_objects" "Objects of the tenant." |t| t.objects;
+    "gauge" "adit_kv_tenant_used_bytes" "Bytes of its objects, padding included." |t| t.used_bytes;
+    "gauge" "adit_kv_tenant_quota_bytes" "Bytes that it may use, if there is a quota." |t| t.quota?.bytes;
+    "counter" "adit_kv_tenant_puts_total" "Objects stored for it." |t| t.puts;
+    "counter" "adit_kv_tenant_gets_total" "Gets that found an object of it." |t| t.gets;
+    "counter" "adit_kv_tenant_get_hits_total" "Of these, those that returned it." |t| t.hits;
+    "counter" "adit_kv_tenant_evictions_total" "Objects of it that were evicted." |t| t.evictions;
+    "counter" "adit_kv_tenant_refusals_total" "Puts refused because of its quota." |t| t.refusals;
 };
 
 /// Formats a sample.
@@ -204,7 +197,7 @@ pub(super) fn text(sample: &Sample) -> String {
     let mut text = Text::default();
     text.add_stats(&sample.stats);
     let (name, help) = ("adit_kv_request_seconds", "From a call to its answer, in seconds.");
-    text.family(name, MetricType::Histogram, help);
+    text.family(name, "histogram", help);
     for (kind, latencies) in KINDS.iter().zip(&sample.latencies) {
         text.histogram(name, &[("request", kind)], latencies);
     }
@@ -216,7 +209,7 @@ pub(super) fn text(sample: &Sample) -> String {
     text.add(DEVICES, devices.map(|(name, figures)| (Some(("device", &**name)), figures)));
     let name = "adit_kv_device_command_seconds";
     let help = "From sending a command to its completion, in seconds.";
-    text.family(name, MetricType::Histogram, help);
+    text.family(name, "histogram", help);
     for (device, figures) in &sample.devices {
         for (operation, latencies) in DeviceFigures::OPERATIONS.iter().zip(&figures.latencies) {
             text.histogram(name, &[("device", device), ("operation", operation)], latencies);
@@ -261,7 +254,7 @@ impl Text {
         items: impl IntoIterator<Item = (Option<Label<'a>>, &'a T)> + Clone,
     ) {
         for Metric { name, kind, help, value } in metrics {
-            self.family(name, *kind, help);
+            self.family(name, kind, help);
             for (label, item) in items.clone() {
                 if let Some(value) = value(item) {
                     self.value(name, label.as_slice(), value);
@@ -276,12 +269,7 @@ impl Text {
         self.add(metrics, numbers.iter().map(|number| Some((label, &**number))).zip(items));
     }
 
-    fn family(&mut self, name: &str, kind: MetricType, help: &str) {
-        let kind = match kind {
-            MetricType::Counter => "counter",
-            MetricType::Gauge => "gauge",
-            MetricType::Histogram => "histogram",
-        };
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
         self.line(format_args!("# HELP {name} {help}\n# TYPE {name} {kind}"));
     }
 

@@ -46,11 +46,6 @@ impl Writer {
         self.core.send(self.fill_request(Part::Bytes(offset..end), data))
     }
 
-    /// Writes one layer of a KV block: its tensors one after another, each padded to units of 4 KiB.
-    pub fn fill_layer<'a>(&self, layer: u32, data: impl Into<Payload<'a>>) -> Pending<AnyBuffer> {
-        self.core.send(self.fill_request(Part::Layer(layer), data.into()))
-    }
-
     /// Lends `len` bytes of the store's registered memory, to be filled and passed to [`Writer::fill`] without a
     /// copy. In a store on several controllers use this instead of [`Store::buffer`](crate::store::Store::buffer),
     /// whose memory may belong to another controller.

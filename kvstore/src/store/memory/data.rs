@@ -86,21 +86,8 @@ impl RegisteredData {
 }
 
 impl DeviceReach {
-    /// Puts data into registered memory, if there is room now: into memory for `device`, or for any device.
-    ///
-    /// # Errors
-    /// The data if there is no room; with the reason if there never will be.
-    #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
-    pub(crate) fn try_register<'a>(
-        &self,
-        payload: Payload<'a>,
-        device: Option<u8>,
-    ) -> Result<RegisteredData, (Unregistered<'a>, Option<Error>)> {
-        self.register_unless(payload, device, false)
-    }
-
-    /// Like [`DeviceReach::try_register`], but data that find no room wait for it, plain bytes on the heap. Of several
-    /// that keep their order, the plain bytes behind data that wait (`is_short`) wait, too.
+    /// Like [`DeviceReach::register_unless`], but data that find no room wait for it, plain bytes on the heap. Of
+    /// several that keep their order, the plain bytes behind data that wait (`is_short`) wait, too.
     ///
     /// # Errors
     /// [`Error::Invalid`] if there never will be enough, with the caller's memory.
@@ -120,8 +107,13 @@ impl DeviceReach {
         }
     }
 
+    /// Puts data into registered memory, if there is room now: into memory for `device`, or for any device. Plain bytes
+    /// wait all the same if it `is_short`.
+    ///
+    /// # Errors
+    /// The data if there is no room; with the reason if there never will be.
     #[allow(clippy::result_large_err, reason = "what is not taken comes back as it was")]
-    fn register_unless<'a>(
+    pub(crate) fn register_unless<'a>(
         &self,
         payload: Payload<'a>,
         device: Option<u8>,

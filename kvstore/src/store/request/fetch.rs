@@ -8,7 +8,7 @@ use adit_driver::memory::AnyBuffer;
 use crate::error::Result;
 use crate::model::object::Version;
 use crate::shard::{Failure, Found, GetItem, Outcome, Part, Pinned, Resident};
-use crate::store::answer::{ReadCheck, Reply, Value};
+use crate::store::answer::{ReadCheck, Reply, Value, ValueMemory};
 use crate::store::memory::{Pool, PoolBuffer, Pools, Unfinished};
 
 /// A read into the store's own memory, which is taken once the object is found.
@@ -87,7 +87,7 @@ impl Fetch {
         };
         let version = version.expect("what was read has a version");
         let buffer = pooled(memory, aim.len, &pool).expect("a run of the pool comes back as one");
-        let value = Value::new(buffer, aim.wanted, aim.object_bytes, version);
+        let value = aim.value(ValueMemory::Pooled(buffer), version);
         self.reply.send_unverified(Some(value), check, |value, check| {
             value.filter(|value| check.verify_bytes(value.read_bytes()))
         });
@@ -104,9 +104,9 @@ impl Fetch {
         let taken = match self.memory {
             FetchMemory::Taken(aim, pool) => pooled(memory, aim.len, &pool)
                 .filter(|_| hit)
-                .map(|buffer| (aim.len, Value::new(buffer, aim.wanted, aim.object_bytes, version))),
+                .map(|buffer| (aim.len, aim.value(ValueMemory::Pooled(buffer), version))),
             FetchMemory::Shared(aim, pinned) => {
-                Some((aim.len, Value::new(pinned, aim.wanted, aim.object_bytes, version)))
+                Some((aim.len, aim.value(ValueMemory::Shared(pinned), version)))
             }
             FetchMemory::Nothing | FetchMemory::Granted(_) => None,
         };
@@ -160,8 +160,11 @@ impl FetchRange {
 
     /// Returns the value of `part` that shares the bytes of the whole object.
     pub(crate) fn shared(self, part: &Part, object: Pinned, version: Version) -> Value {
-        let FetchRange { wanted, object_bytes, .. } = self.within_object(part);
-        Value::new(object, wanted, object_bytes, version)
+        self.within_object(part).value(ValueMemory::Shared(object), version)
+    }
+
+    fn value(self, memory: ValueMemory, version: Version) -> Value {
+        Value::new(memory, self.wanted, self.object_bytes, version)
     }
 
     /// Returns the same range, relative to the object instead of `part`.

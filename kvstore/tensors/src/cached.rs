@@ -83,12 +83,12 @@ impl CachedFile {
         Ok(CachedFile { file: Arc::new(file), bounded: Arc::new(bounded), path, bytes })
     }
 
-    /// Opens it by another path of the driver's. Only before [`CachedFile::unlink`].
+    /// Opens it through io_uring, past the page cache. Only before [`CachedFile::unlink`].
     ///
     /// # Errors
     /// The driver's.
-    pub(crate) fn open(&self, path: KernelPath) -> Result<Device> {
-        let target = Target::Kernel(KernelTarget::new(path, &self.path));
+    pub(crate) fn open(&self) -> Result<Device> {
+        let target = Target::Kernel(KernelTarget::new(KernelPath::Uring, &self.path));
         Ok(Device::open(&target, &DeviceOptions::default())?)
     }
 

@@ -183,7 +183,7 @@ impl<G: Gpu> Worker<G> {
     /// Returns whether a command never ended.
     fn is_stuck(&self) -> bool {
         let mut queues = [&self.direct, &self.extent].into_iter().flatten();
-        self.memory.is_none() || queues.any(BlockingQueue::is_stuck)
+        self.memory.is_none() || queues.any(|queue| queue.core.is_stuck())
     }
 
     fn carry_out(&mut self, task: Task, reads: &Reads, moved: &mut Moved) -> Result<()> {
@@ -208,7 +208,7 @@ impl<G: Gpu> Worker<G> {
                     self.deliver(tensor, part, copy_to)?;
                 }
                 let delivered = || Some(reads.bytes()?.saturating_sub(before?));
-                let is_direct = self.queue(route).is_some_and(|(queue, _)| !queue.is_cached());
+                let is_direct = self.queue(route).is_some_and(|(queue, _)| !queue.core.is_cached());
                 moved.missed_bytes = if is_direct { Some(bytes) } else { delivered() };
                 Ok(())
             }
@@ -261,7 +261,7 @@ impl<G: Gpu> Worker<G> {
             Home::Extent => self.extent.as_mut(),
         };
         let queue = queue.expect("routes come with their queue");
-        let lba = u64::from(queue.lba_bytes());
+        let lba = u64::from(queue.core.lba_bytes());
         assert!(route.offset.is_multiple_of(lba), "tokens begin at LBAs");
         Some((queue, route.offset / lba))
     }
@@ -308,7 +308,7 @@ impl<G: Gpu> Worker<G> {
         let memory = self.memory.take().ok_or_else(gone)?;
         let (queue, slba) = self.queue(route).expect("the route passes the page cache");
         let (memory, result) = queue.transfer(direction, Span { slba, bytes }, memory);
-        moved.cost += queue.take_cost();
+        moved.cost += queue.core.take_cost();
         self.memory = memory;
         result
     }
@@ -351,10 +351,10 @@ impl<G: Gpu> Worker<G> {
             *time_of_fill = begun.elapsed();
             Ok(())
         };
-        let behind = self.queue(route).filter(|(queue, _)| queue.leaves_behind(tensor, bytes));
+        let behind = self.queue(route).filter(|(queue, _)| queue.core.leaves_behind(tensor, bytes));
         let result = if let Some((queue, slba)) = behind {
             let result = queue.write_behind(tensor, Span { slba, bytes }, fill);
-            moved.cost += queue.take_cost();
+            moved.cost += queue.core.take_cost();
             result
         } else {
             self.fill_and_write(route, bytes, fill, moved)

@@ -10,7 +10,6 @@ use crate::direct::{DirectQueue, Direction, Load};
 use crate::error::Result;
 use crate::place::Span;
 use crate::shape::TensorId;
-use crate::stats::Cost;
 
 /// The longest sleep between two looks at a time limit.
 const NAP: Duration = Duration::from_millis(10);
@@ -29,7 +28,7 @@ pub(crate) struct BlockingOptions {
 #[derive(Debug)]
 pub(crate) struct BlockingQueue {
     device: Device,
-    core: DirectQueue<DeviceQueue<Load>>,
+    pub(crate) core: DirectQueue<DeviceQueue<Load>>,
 }
 
 impl BlockingQueue {
@@ -116,37 +115,12 @@ impl BlockingQueue {
         let (mut at, end, mut memory) = (slba, slba + lbas, Some(memory));
         while let Some(most) = self.core.deallocates_at_once().filter(|_| at < end) {
             let count = most.min(end - at);
-            let span = Span { slba: at, bytes: count * u64::from(self.lba_bytes()) };
+            let span = Span { slba: at, bytes: count * u64::from(self.core.lba_bytes()) };
             let scratch = memory.take().expect("it comes back from all that ends well");
             let (back, result) = self.transfer(Direction::Deallocate, span, scratch);
             result?;
             (memory, at) = (back, at + count);
         }
         Ok(())
-    }
-
-    /// Returns the bytes of an LBA.
-    pub(crate) fn lba_bytes(&self) -> u32 {
-        self.core.lba_bytes()
-    }
-
-    /// Returns whether its LBAs are behind the page cache after all, as those of a mapped file.
-    pub(crate) fn is_cached(&self) -> bool {
-        self.core.is_cached()
-    }
-
-    /// Returns whether a command never ended.
-    pub(crate) fn is_stuck(&self) -> bool {
-        self.core.is_stuck()
-    }
-
-    /// Takes the cost of transfers since the last call.
-    pub(crate) fn take_cost(&mut self) -> Cost {
-        self.core.take_cost()
-    }
-
-    /// Returns whether a write of `bytes` can be left behind: one for each tensor.
-    pub(crate) fn leaves_behind(&self, tensor: TensorId, bytes: u64) -> bool {
-        self.core.leaves_behind(tensor, bytes)
     }
 }

@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use adit_driver::KernelPath;
 use adit_driver::memory::Buffer;
 use adit_driver::paths::{Device, DeviceOptions};
 use adit_kvstore::memory::{Memory, Probe, budget, dirty_room};
@@ -192,7 +191,7 @@ impl ThreadFile {
         let place_bytes = shape.tensor_bytes().next_multiple_of(PAGE_BYTES.into());
         let bytes = place_bytes * tensors.len() as u64;
         let file = CachedFile::create(folder, bytes)?;
-        let opened = file.open(KernelPath::Uring);
+        let opened = file.open();
         let unlinked = file.unlink();
         let direct = opened?;
         unlinked?;

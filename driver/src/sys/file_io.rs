@@ -10,6 +10,8 @@ use std::mem::MaybeUninit;
 use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 
+use nix::fcntl::FallocateFlags;
+
 /// `BLKGETSIZE64`: `_IOR(0x12, 114, size_t)`.
 const BLKGETSIZE64: libc::Ioctl = 0x8008_1272;
 /// `BLKDISCARD`: `_IO(0x12, 119)`.
@@ -158,8 +160,7 @@ pub(crate) fn discard(file: &File, offset: u64, len: u64) -> io::Result<()> {
 /// The system's error; not every file system supports it.
 pub(crate) fn set_aside(file: &File, offset: u64, len: u64) -> io::Result<()> {
     let (offset, len) = (offset as libc::off_t, len as libc::off_t);
-    // SAFETY: the call takes no pointers.
-    checked(unsafe { libc::fallocate(file.as_raw_fd(), 0, offset, len) })
+    Ok(nix::fcntl::fallocate(file, FallocateFlags::empty(), offset, len)?)
 }
 
 /// Returns the offset alignment of direct transfers of `file`, if the system reports it.

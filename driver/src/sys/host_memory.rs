@@ -11,11 +11,13 @@ use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::fs::File;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
 use memmap2::{MmapOptions, MmapRaw};
+use nix::fcntl::{FcntlArg, SealFlag, fcntl};
+use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::Atomics;
 use crate::error::{Error, Result};
@@ -245,8 +247,8 @@ impl HostMemory {
 
     fn huge(len: usize, pages: PageKind, place: &dyn Fn(NonNull<u8>, usize)) -> Option<HostMemory> {
         let size_flag =
-            if pages == PageKind::Huge1G { libc::MFD_HUGE_1GB } else { libc::MFD_HUGE_2MB };
-        let file = memory_file(len, libc::MFD_HUGETLB | size_flag).ok()?;
+            if pages == PageKind::Huge1G { MFdFlags::MFD_HUGE_1GB } else { MFdFlags::MFD_HUGE_2MB };
+        let file = memory_file(len, MFdFlags::MFD_HUGETLB | size_flag).ok()?;
         // Mapping a hugetlb file reserves its pages, so that a shortage shows here and not as a fault later.
         let map = MmapOptions::new().len(len).map_raw(&file).ok()?;
         Self::populated(map, Some(file), pages, place).ok()
@@ -267,7 +269,7 @@ impl HostMemory {
         };
         let (map, file) = match backing {
             Backing::SharedFile => {
-                let file = memory_file(len, 0).map_err(refused)?;
+                let file = memory_file(len, MFdFlags::empty()).map_err(refused)?;
                 (MmapOptions::new().len(len).map_raw(&file).map_err(refused)?, Some(file))
             }
             Backing::Any => {
@@ -379,25 +381,12 @@ impl fmt::Debug for HostMemory {
     }
 }
 
-fn memory_file(len: usize, flags: libc::c_uint) -> std::io::Result<File> {
-    // SAFETY: the name is a NUL-terminated literal; the result is checked.
-    let fd = unsafe {
-        libc::memfd_create(
-            c"adit-dma".as_ptr(),
-            libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING | flags,
-        )
-    };
-    if fd < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: a fresh descriptor that has no other owner.
-    let file = unsafe { File::from_raw_fd(fd) };
+fn memory_file(len: usize, flags: MFdFlags) -> std::io::Result<File> {
+    let flags = flags | MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+    let file = File::from(memfd_create(c"adit-dma", flags)?);
     file.set_len(len as u64)?;
-    // Another holder of the file (a vfio-user server) cannot shrink it under our mapping. SAFETY: an integer operation
-    // on a descriptor we own; the result is checked.
-    if unsafe { libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) } < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
+    // Another holder of the file (a vfio-user server) cannot shrink it under our mapping.
+    fcntl(&file, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SHRINK))?;
     Ok(file)
 }
 

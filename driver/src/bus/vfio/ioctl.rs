@@ -7,6 +7,7 @@ use std::io;
 use std::ops::RangeInclusive;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use vfio_bindings::bindings::vfio::{
     VFIO_BASE, VFIO_DMA_MAP_FLAG_READ, VFIO_IOMMU_INFO_CAPS, VFIO_IOMMU_INFO_PGSIZES,
     VFIO_IOMMU_TYPE1_INFO_CAP_IOVA_RANGE, VFIO_TYPE, vfio_iommu_type1_dma_map,
@@ -101,10 +102,8 @@ pub(super) fn reset(device: BorrowedFd<'_>) -> io::Result<()> {
 
 /// Returns the soft limit on locked memory in bytes; `None` if unlimited.
 pub(super) fn memlock_limit() -> Option<u64> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: the kernel fills the structure it is given.
-    let result = unsafe { libc::getrlimit(libc::RLIMIT_MEMLOCK, &raw mut limit) };
-    (result == 0 && limit.rlim_cur != libc::RLIM_INFINITY).then_some(limit.rlim_cur)
+    let (soft, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    (soft != RLIM_INFINITY).then_some(soft)
 }
 
 /// Maps this process's memory at `iova`. A type 1 container prevents the device from writing memory it only

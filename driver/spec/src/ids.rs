@@ -107,13 +107,9 @@ impl fmt::Display for Nsid {
     }
 }
 
-/// Makes types of counts whose wire form is one less.
+/// Implements counts whose wire form is one less.
 macro_rules! counts {
-    ($($(#[$doc:meta])* $type:ident($wire:ty): $least:ident = $min:literal, to $max:literal;)+) => { $(
-        $(#[$doc])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub struct $type($wire);
-
+    ($($type:ident($wire:ty): $least:ident = $min:literal, to $max:literal;)+) => { $(
         impl $type {
             #[doc = concat!("The least: ", $min, ".")]
             pub const $least: $type = $type($min - 1);
@@ -144,12 +140,21 @@ macro_rules! counts {
     )+ };
 }
 
+/// Number of logical blocks of one command: 1 to 65536 (NLB, NVM 3.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LbaCount(u16);
+
+/// Number of ranges of a Dataset Management or Copy command: 1 to 256 (NR, NVM 3.2.2 and 3.2.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct RangeCount(u8);
+
+/// Number of entries of a queue: 2 to 65536 (QSIZE, Base 5.4 and 5.5; one slot always stays empty).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct QueueEntries(u16);
+
 counts! {
-    /// Number of logical blocks of one command: 1 to 65536 (NLB, NVM 3.2).
     LbaCount(u16): ONE = 1, to 65536;
-    /// Number of ranges of a Dataset Management or Copy command: 1 to 256 (NR, NVM 3.2.2 and 3.2.3).
     RangeCount(u8): ONE = 1, to 256;
-    /// Number of entries of a queue: 2 to 65536 (QSIZE, Base 5.4 and 5.5; one slot always stays empty).
     QueueEntries(u16): MIN = 2, to 65536;
 }
 

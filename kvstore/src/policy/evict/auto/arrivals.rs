@@ -1,13 +1,12 @@
-//! The latest keys that were put: what each is in its sequence, so that the next of the sequence is known for what it
-//! is.
+//! Remembers the latest keys put and their places in their sequences, so that a successor is recognized.
 //!
-//! A table of fixed size, in which a later key may take an earlier one's place. A key that is not found is taken for
-//! the first of a sequence.
+//! The table has a fixed size; a later key may overwrite an earlier one. A key that is missing counts as the first of
+//! a sequence.
 
 use super::state::{Ancestor, BlockState};
 use crate::model::object::ObjectId;
 
-/// Several requests' worth: a key that is lost breaks the order of its sequence.
+/// Size of the table: enough for several requests, because a lost key breaks the order of its sequence.
 const KEYS: usize = 4096;
 
 /// A key that was put.
@@ -19,9 +18,9 @@ pub(super) struct Arrival {
     pub(super) ancestor: Ancestor,
     pub(super) state: BlockState,
     pub(super) is_declined: bool,
-    /// Its predecessor's object, if that was there before.
+    /// The predecessor's object, if it was stored before.
     pub(super) parent: Option<ObjectId>,
-    /// Its object, once there is one.
+    /// The key's own object, once it is stored.
     pub(super) id: Option<ObjectId>,
 }
 

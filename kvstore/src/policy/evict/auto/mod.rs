@@ -1,23 +1,23 @@
-//! `auto`: evicts what is worth least, knows sequences, and declines what is worth less than all that is there.
+//! The policy `auto` evicts the least valuable object, respects sequences, and declines objects worth less than all
+//! stored ones.
 //!
-//! **Classes.** An object's class is how often it was used, or for one that was not, what it comes behind in its
-//! sequence ([`BlockState`]). Each class is a queue in the order of use. [`reuse`] learns from samples what an object
-//! of a class and age is worth; the victim is that of the queues' last objects that is worth least.
+//! **Classes.** The class of a used object counts its uses; that of an unused one depends on its predecessors in the
+//! sequence ([`BlockState`]). Each class is a queue in the order of use. [`reuse`] learns from samples the worth of an
+//! object by class and age; the victim is the least valuable of the queues' last objects.
 //!
-//! **Sequences.** A KV block is of use only with all blocks before it. Blocks found by one lookup are used from the
-//! last to the first, and a new block goes behind its predecessor, so in each queue the end of a sequence is nearer to
-//! the back than its beginning. Between queues, a predecessor is of the same class or one that is worth at least as
-//! much. So the end goes first, and no links between blocks are needed. (Worth may rise with age, as the next use comes
-//! nearer; so seldom a block goes before an older one behind it.)
+//! **Sequences.** A KV block is useful only with all blocks before it. Blocks found by one lookup count as used from
+//! the last to the first, and a new block is queued behind its predecessor, so in each queue the end of a sequence is
+//! nearer to the back than its beginning. Across queues, a predecessor's class is worth at least as much as its
+//! successor's. The end of a sequence is therefore evicted first, without links between blocks. (Worth may rise with
+//! age as the next use approaches, so a block is occasionally evicted before an older successor.)
 //!
-//! **Admission.** A new block of a sequence is declined if it is worth less than the next victim, or comes behind one
-//! that was declined. Its key is remembered ([`Doorkeeper`]), as is that of an evicted object: one that comes back is
-//! of the class of objects used once. An object that is put alone is always stored.
+//! **Admission.** A new block of a sequence is declined if it is worth less than the next victim or follows a declined
+//! block. The keys of declined and evicted objects are remembered ([`Doorkeeper`]): an object that returns starts in
+//! the class of objects used once. An object put on its own is always stored.
 //!
-//! **LRU** takes over while it hits more ([`shadow`]), and until something was learnt.
+//! **LRU** takes over while it hits more ([`shadow`]), and until enough was learned.
 //!
-//! Memory is 8 bytes per object for the queues, 2 for its time of use, and 4 for the keys remembered; and at most 1.2
-//! MiB.
+//! Memory: per object 8 bytes for the queues, 2 for its time of use and 4 for remembered keys, plus at most 1.2 MiB.
 
 mod arrivals;
 mod reuse;
@@ -36,21 +36,21 @@ use crate::catalog::table::Table;
 use crate::model::object::ObjectId;
 use crate::policy::doorkeeper::Doorkeeper;
 
-/// Ticks in as many references as there are objects.
+/// Clock ticks per turnover, that is, per as many references as there are objects.
 const TURN_TICKS: u32 = 64;
-/// The clock at the start: no age is before it.
+/// The clock's initial value, larger than any age of a restored object.
 const START: u32 = 1024;
 /// Bits of a time of use; the highest bit of the word says that a lookup's read is awaited.
 const STAMP_MASK: u16 = 0x7fff;
 const AWAITED: u16 = 0x8000;
-/// A lookup so many ticks after the last is of the same request.
+/// A lookup at most this many ticks after the last belongs to the same request.
 const SAME_REQUEST: u32 = 4;
-/// Ticks between solutions, and references at least.
+/// Minimum ticks between solutions; [`SOLVE_REFERENCES`] is the minimum number of references.
 const SOLVE_TICKS: u32 = 8;
 const SOLVE_REFERENCES: u32 = 512;
-/// Remembered keys per object: at least as many, at most twice.
+/// Maximum number of remembered keys per object.
 const SEEN_SHARE: u32 = 2;
-/// A new block is declined unless it is worth this much more than the victim: writes cost, too.
+/// A new block must be worth this many times the victim, because writing it costs too.
 const ADMIT_MARGIN: f32 = 1.1;
 /// Bit of a mark: the object's key is sampled. The bits below are its state.
 const SAMPLED: u32 = 16;
@@ -61,9 +61,9 @@ pub struct Auto {
     links: Links,
     stamps: Table<u16>,
     len: u32,
-    /// In ticks.
+    /// The clock, in ticks.
     now: u32,
-    /// References since the last tick, and since the last solution.
+    /// References since the last tick; `unsolved` counts those since the last solution.
     references: u32,
     unsolved: u32,
     solved: u32,
@@ -73,8 +73,8 @@ pub struct Auto {
     sampled: NumberMap<u32, u64>,
     seen: Doorkeeper,
     arrivals: Arrivals,
-    /// The next victim of each class once all went that go for objects admitted since the last change of a queue: a
-    /// request's objects are admitted before the first victim goes, and each has to be worth more than its own.
+    /// The next victim of each class after the victims already assigned to objects admitted since a queue changed: all
+    /// objects of a request are admitted before the first eviction, and each must be worth more than its own victim.
     ahead: Option<[Option<ObjectId>; CLASSES]>,
 }
 
@@ -102,7 +102,7 @@ impl Auto {
         BlockState::from_mark(self.links.mark(id))
     }
 
-    /// Returns the ticks since an object was used. They wrap after 512 turnovers.
+    /// Returns the ticks since an object was used; the count wraps after 512 turnovers.
     fn age(&self, id: ObjectId) -> u32 {
         u32::from((self.now as u16).wrapping_sub(self.stamps[id.0 as usize]) & STAMP_MASK)
     }
@@ -136,7 +136,7 @@ impl Auto {
         }
     }
 
-    /// Moves an object that is used to the front of its next class.
+    /// Records a use: moves the object to the front of its next class.
     fn use_again(&mut self, id: ObjectId, awaited: u16) {
         let mark = self.links.mark(id);
         let state = BlockState::from_mark(mark).used();
@@ -156,7 +156,7 @@ impl Auto {
         }
     }
 
-    /// Returns how a new key is known.
+    /// Returns the state of a new key, from its predecessor and from remembered keys.
     fn arrival(&mut self, new: &Newcomer) -> Arrival {
         let before = new.after.map_or(0, |(hash, _)| hash);
         let known = self.arrivals.get(before).copied();
@@ -174,8 +174,8 @@ impl Auto {
         Arrival { hash, before, ancestor, state, is_declined, parent, id: None }
     }
 
-    /// Returns the class, the worth and the id of the next victim after those that already go for admitted objects,
-    /// whatever is leased.
+    /// Returns the class, worth and id of the next victim after those already assigned to admitted objects. Ignores
+    /// leases.
     fn next_ahead(&mut self) -> Option<(usize, f32, ObjectId)> {
         let Auto { ahead, links, .. } = self;
         ahead.get_or_insert_with(|| std::array::from_fn(|class| links.back(class as u32)));
@@ -208,7 +208,7 @@ impl Policy for Auto {
             let price = next.map_or(0.0, |(_, worth, _)| worth);
             self.reuse.note_price(price, self.len);
             let worth = self.reuse.worth(arrival.state.class(), 0);
-            // A block that its own predecessor would have to go for is of no use.
+            // A block whose own predecessor would be evicted for it is useless.
             let is_for_parent = next.is_some_and(|(.., id)| Some(id) == arrival.parent);
             arrival.is_declined |= worth < price * ADMIT_MARGIN || is_for_parent;
             if let (false, Some((class, _, id)), Some(ahead)) =
@@ -227,7 +227,7 @@ impl Policy for Auto {
 
     fn inserted(&mut self, id: ObjectId, key_hash: u64) {
         let known = self.arrivals.get(key_hash).copied();
-        // Of many that came together, some may have lost their place to later ones. They were referred to once.
+        // In a large batch, later keys may have overwritten earlier ones in `arrivals`; `admits` counted each of them.
         let arrival = known.unwrap_or_else(|| self.arrival(&Newcomer::alone(key_hash)));
         self.len += 1;
         self.ahead = None;
@@ -239,7 +239,7 @@ impl Policy for Auto {
             Some(before) => self.links.push_behind(before, id),
             None => self.links.push_front(class as u32, id),
         }
-        // As old as its predecessor, so that it is not the younger one of two that are worth the same.
+        // The predecessor's age, so that of two blocks of equal worth the predecessor is not evicted as the older one.
         let stamp = before.map(|before| self.stamps[before.0 as usize] & STAMP_MASK);
         self.set_stamp(id, 0);
         if let Some(stamp) = stamp {
@@ -254,10 +254,10 @@ impl Policy for Auto {
         self.arrivals.enter(Arrival { id: Some(id), ..arrival });
     }
 
-    /// How they were used is not known: all count as used once, at their ages.
+    /// Enters all objects as used once, at their ages, because their numbers of uses are not recorded.
     fn restore(&mut self, objects: &mut dyn Iterator<Item = (ObjectId, u8)>) {
         let Auto { links, stamps, now, .. } = self;
-        // A tick of these ages is half of one here.
+        // The recorded ages have two ticks for each tick of this clock.
         let mut stamped = objects.inspect(|(id, age)| {
             stamps[id.0 as usize] = (*now - u32::from(*age) / 2) as u16 & STAMP_MASK;
         });
@@ -308,7 +308,7 @@ impl Policy for Auto {
             let Some(id) = at else { continue };
             let age = self.age(id);
             let worth = if is_lru { 0.0 } else { self.reuse.worth(class, age) };
-            // Of equals the oldest goes, and of these one of the lowest class, which may be a successor of the others.
+            // Ties go to the oldest, then to the lowest class, which may be a successor of the others.
             if least
                 .is_none_or(|(least, oldest, _)| worth < least || (worth == least && age > oldest))
             {

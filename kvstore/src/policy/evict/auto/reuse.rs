@@ -1,43 +1,42 @@
 //! Learns how soon objects of each class are used again, and what an object of a class and age is worth.
 //!
 //! A *life* begins with each reference to a sampled key and ends with the next one, whether or not the cache has the
-//! object, so what was evicted or never stored teaches as much as what is there. Lives are counted by class and by the
-//! age at which they ended; those that are still open count as long as they last (an actuarial life table). A worth is
-//! the best ratio, over all ages to which the object could be kept, of expected uses to the expected time that it takes
-//! room: its Gittins index. A use counts the more if the object's next class is worth keeping, too.
+//! object, so evicted and declined objects teach as much as stored ones. Lives are counted by class and by the age at
+//! which they ended; open lives count up to their present age (an actuarial life table). An object's worth is its
+//! Gittins index: the best ratio, over all ages up to which it could be kept, of expected uses to expected time in the
+//! cache. A use counts for more if the object's next class is worth keeping too.
 //!
-//! Ages are in ticks: 64 for as many references as the cache has objects, up to 64 such turnovers. A prompt that many
-//! share may come back as late as that if the cache is small, and is still worth more than blocks that never do.
+//! Ages are in ticks, 64 per turnover (as many references as the cache has objects), for up to 64 turnovers. In a small
+//! cache a widely shared prompt may return that late, and is still worth more than blocks that never return.
 //!
-//! Bounds: 16,384 lives; when there would be more, the sample becomes one of 2, 4, 8 ... keys. Counts fade by a
-//! thirtieth at each solution, so that what was learnt follows the load.
+//! Bounds: at 16,384 lives the sample is halved, to one of 2, 4, 8 ... keys. Counts fade by a thirtieth at each
+//! solution, so that worths follow the load.
 
 use crate::catalog::hash::NumberMap;
 
 /// Number of classes.
 pub(super) const CLASSES: usize = 9;
-/// The first class of objects that were used; those below are of new ones.
+/// The first class of used objects; lower classes are of new ones.
 pub(super) const USED: usize = 5;
-/// Classes of a predecessor, each with one that its successors may have. See [`super::state`].
+/// Pairs of a predecessor's class and a class that its successors may have ([`super::state`]).
 const PARENTS: [(usize, usize); 9] =
     [(1, 0), (3, 2), (4, 2), (USED, 1), (USED, 3), (USED, 4), (6, USED), (7, 6), (8, 7)];
-/// Ages are grouped, four groups for each doubling; the last is that of lives that are given up.
+/// Number of age groups: four per doubling; the last holds abandoned lives.
 pub(super) const GROUPS: usize = 41;
-/// Age at which a life is given up, in ticks.
+/// Age at which a life is abandoned, in ticks.
 const AGE_MAX: u32 = 4092;
-/// Lives of each class that the average of all is worth.
+/// Weight of the average over all classes, in lives of one class.
 const PRIOR: f32 = 40.0;
-/// The share of a count that stays at a solution.
+/// The share of a count that each solution keeps.
 const FADE: f32 = 0.97;
-/// Rounds in which the worth of a next use is found.
+/// Iterations that approximate the worth of the next use.
 const ROUNDS: usize = 4;
 /// Most lives.
 const LIVES_MAX: usize = 16 << 10;
 
-/// Returns whether a key is one of a sample of one in 2 to the power of `bits`. Smaller samples are parts of larger
-/// ones.
+/// Returns whether a key belongs to the sample of one in 2^`bits` keys. Each sample contains all smaller ones.
 pub(super) fn is_one_of(hash: u64, bits: u32) -> bool {
-    // Other bits than those that select a shard or a slot of the index.
+    // These bits are independent of those that select a shard or a slot of the index.
     let mixed = hash.wrapping_mul(0xd6e8_feb8_6659_fd93) >> 32;
     mixed & ((1 << bits) - 1) == 0
 }
@@ -60,18 +59,18 @@ struct Life {
     begun: u32,
 }
 
-/// The lives seen, and the worths learnt from them.
+/// Observed lives, and the worths learned from them.
 #[derive(Debug)]
 pub(super) struct Reuse {
     lives: NumberMap<u64, Life>,
-    /// One of 2 to the power of this many keys is sampled.
+    /// One of 2^`sample_bits` keys is sampled.
     sample_bits: u32,
     /// Lives that ended with a use, by class and group.
     used: [[f32; GROUPS]; CLASSES],
-    /// Those that were given up.
+    /// Abandoned lives, by class.
     unused: [f32; CLASSES],
     worth: [[f32; GROUPS]; CLASSES],
-    /// The worth of what was evicted lately, on average.
+    /// Average worth of recent victims.
     price: f32,
 }
 
@@ -104,12 +103,12 @@ impl Reuse {
         self.worth[class][group(age)]
     }
 
-    /// Notes the worth of an object that is evicted, or would have been.
+    /// Averages in the worth of a victim, evicted or only considered.
     pub(super) fn note_price(&mut self, worth: f32, objects: u32) {
         self.price += (worth - self.price) * (8.0 / objects.max(8) as f32);
     }
 
-    /// A sampled key is referred to: its life ends, and one of another class begins.
+    /// Records a reference to a sampled key: ends its life and begins one of class `class`.
     pub(super) fn refer(&mut self, hash: u64, class: usize, now: u32) {
         let life = Life { class: class as u8, begun: now };
         if let Some(before) = self.lives.insert(hash, life) {
@@ -126,7 +125,7 @@ impl Reuse {
         self.lives = lives.into_iter().filter(|(hash, _)| self.is_sampled(*hash)).collect();
     }
 
-    /// Finds the worth of each class and age from what was seen so far.
+    /// Computes the worth of each class and age from the lives so far.
     pub(super) fn solve(&mut self, now: u32) {
         let Reuse { lives, unused, .. } = self;
         lives.retain(|_, life| {
@@ -153,8 +152,8 @@ impl Reuse {
         self.unused.iter_mut().for_each(|count| *count *= FADE);
     }
 
-    /// Returns the chance that a life of each class which reaches a group of ages ends there with a use. Where there
-    /// are few lives, it is near the average of the classes of unused objects, or of used ones.
+    /// Returns, by class and age group, the chance that a life that reaches the group ends there with a use. With few
+    /// lives, it is close to the average over the classes of unused objects, or of used ones.
     fn chances(&self, now: u32) -> [[f32; GROUPS]; CLASSES] {
         let mut open = [[0.0f32; GROUPS]; CLASSES];
         for life in self.lives.values() {
@@ -182,9 +181,9 @@ impl Reuse {
         })
     }
 
-    /// Makes a predecessor worth at least what its successors are at the same age, so that none goes before them: a
-    /// used object is worth as much as an unused one, one used more often as much as one used less, and the last block
-    /// of a run no more than those before it.
+    /// Makes each predecessor worth at least as much as its successors of the same age, so that it is not evicted
+    /// before them: a used object at least an unused one, a more often used one at least a less used one, and a block
+    /// of a run at least the run's last.
     fn keep_parents(&mut self) {
         for (parent, child) in PARENTS {
             for group in 0..GROUPS {
@@ -196,12 +195,12 @@ impl Reuse {
     }
 }
 
-/// Returns the class of an object of a class after its next use.
+/// Returns the class that follows `class` upon a use.
 fn next(class: usize) -> usize {
     if class < USED { USED } else { (class + 1).min(CLASSES - 1) }
 }
 
-/// Returns the expected gain from keeping a new object as long as is best, at `price` for each tick.
+/// Returns the expected gain of keeping a new object for the best number of ticks, at `price` per tick.
 fn surplus(chances: &[f32; GROUPS], use_counts: f32, price: f32) -> f32 {
     let (mut left, mut gain, mut best) = (1.0, 0.0, 0.0f32);
     for (group, chance) in chances.iter().enumerate().take(GROUPS - 1) {
@@ -213,7 +212,7 @@ fn surplus(chances: &[f32; GROUPS], use_counts: f32, price: f32) -> f32 {
     best
 }
 
-/// Returns the best ratio of uses to ticks for an object that reached a group of ages.
+/// Returns the best ratio of uses to ticks for an object in age group `from`.
 fn best_rate(chances: &[f32; GROUPS], from: usize, use_counts: f32) -> f32 {
     let (mut left, mut uses, mut spent, mut best) = (1.0, 0.0, 0.0, 0.0f32);
     for (group, chance) in chances.iter().enumerate().take(GROUPS - 1).skip(from) {
@@ -246,7 +245,7 @@ mod tests {
         }
     }
 
-    /// A key of class 1 comes back 20 ticks later, and one of class 3 never does.
+    /// Keys of class 1 return after 20 ticks; keys of class 3 never do.
     #[test]
     fn what_comes_back_soon_is_worth_most_just_before() {
         let (mut reuse, mut now) = (Reuse::new(), AGE_MAX);

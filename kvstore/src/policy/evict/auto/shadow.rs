@@ -1,8 +1,8 @@
 //! Compares the policy with plain LRU, by the hits of a small LRU cache of sampled keys.
 //!
-//! The shadow cache has as many keys as the store has objects of sampled keys, so it hits what LRU would. If the policy
-//! hits fewer of these references than LRU does, by more than chance, LRU takes over for some windows; each time twice
-//! as many, until the policy wins again. That bounds what the policy can lose on a load that it does not suit.
+//! The shadow cache holds as many keys as the store has objects of sampled keys, so it hits when LRU would. If the
+//! policy hits significantly less than LRU, LRU takes over for some windows, twice as many each time, until the policy
+//! wins again. This bounds the loss on a load that does not suit the policy.
 
 use super::reuse::is_one_of;
 use crate::catalog::hash::NumberMap;
@@ -10,15 +10,15 @@ use crate::model::object::ObjectId;
 use crate::policy::evict::lru::Lru;
 use crate::policy::evict::policy::Policy;
 
-/// Most keys of the shadow cache.
+/// Maximum number of keys in the shadow cache.
 const KEYS_MAX: u32 = 512;
 /// References in a window.
 const WINDOW: u32 = 1024;
-/// Windows that LRU is used for the first time.
+/// Windows of LRU's first takeover.
 const HOLD_MIN: u32 = 4;
 const HOLD_MAX: u32 = 256;
 
-/// The shadow cache, and what it found.
+/// The shadow cache and its counts.
 #[derive(Debug)]
 pub(super) struct Shadow {
     order: Lru,
@@ -26,13 +26,13 @@ pub(super) struct Shadow {
     free: Vec<ObjectId>,
     /// The hash of each id.
     hashes: Vec<u64>,
-    /// One of 2 to the power of this many keys is looked at.
+    /// One of 2^`bits` keys is counted.
     bits: u32,
     references: u32,
-    /// Hits of this window; half of them carry over to the next.
+    /// LRU's hits in this window; half of them carry over to the next, as with `our_hits`.
     lru_hits: u32,
     our_hits: u32,
-    /// Windows for which LRU is used still.
+    /// Remaining windows of LRU.
     left: u32,
     hold: u32,
 }
@@ -61,13 +61,13 @@ impl Shadow {
             + self.order.memory_bytes()
     }
 
-    /// Returns whether LRU is to be used.
+    /// Returns whether LRU has taken over.
     pub(super) fn is_lru_better(&self) -> bool {
         self.left > 0
     }
 
-    /// Counts a reference to a key of a sample of one in 2 to the power of `bits`, which the store of `objects` has or
-    /// has not. Keys beyond what the shadow cache has room for are passed over.
+    /// Counts a reference to a key of the sample of one in 2^`bits`; `is_hit` says whether the store of `objects`
+    /// objects hit it. Skips keys outside the shadow cache's own, possibly smaller sample.
     pub(super) fn refer(&mut self, hash: u64, is_hit: bool, (objects, bits): (u32, u32)) {
         self.sample(objects, bits);
         if !is_one_of(hash, self.bits) {
@@ -87,7 +87,7 @@ impl Shadow {
         }
     }
 
-    /// Samples fewer keys if the store has more objects of sampled ones than the shadow cache may have.
+    /// Samples fewer keys if the store has more objects of sampled keys than the shadow cache can hold.
     fn sample(&mut self, objects: u32, bits: u32) {
         let needed = (objects / KEYS_MAX).checked_ilog2().map_or(0, |log| log + 1).max(bits);
         if needed <= self.bits {
@@ -121,7 +121,7 @@ impl Shadow {
 
     fn decide(&mut self) {
         self.references = 0;
-        // Three times the deviation of a count, because blocks of a sequence come together, and a hundredth.
+        // Three standard deviations of a count, because blocks of a sequence come together, plus one percent.
         let chance = 3 * self.lru_hits.isqrt() + self.lru_hits / 100;
         if self.left > 0 {
             self.left -= 1;
@@ -135,7 +135,7 @@ impl Shadow {
         self.our_hits /= 2;
         self.lru_hits /= 2;
         if self.left > 0 {
-            // What LRU hits now says nothing about the policy.
+            // While LRU is in charge, hits do not measure the policy.
             (self.our_hits, self.lru_hits) = (0, 0);
         }
     }
@@ -145,7 +145,7 @@ impl Shadow {
 mod tests {
     use super::*;
 
-    /// Refers to each of `keys` in turn, and hits as `is_hit` says, for a number of windows.
+    /// Refers to each of `keys` in turn for a number of windows; all hit if `is_hit`.
     fn run(shadow: &mut Shadow, keys: u64, windows: u32, is_hit: bool) -> u32 {
         let mut with_lru = 0;
         for number in 0..u64::from(windows * WINDOW) {

@@ -1,14 +1,14 @@
-//! How often an object was used, and what it comes behind.
+//! The state of an object: how often it was used, and which kind of object precedes it in its sequence.
 
-/// The used object that a new one comes behind, with new ones between them or without.
+/// The nearest used object before a new one in its sequence; new ones may lie between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Ancestor {
-    /// There is none.
+    /// No used object precedes it.
     #[default]
     None,
-    /// One that was used once or twice: a conversation goes on.
+    /// The ancestor was used once or twice: a conversation continues.
     Used,
-    /// One that was used more often: a prompt that many share.
+    /// The ancestor was used more often: a prompt is shared.
     Shared,
 }
 
@@ -24,8 +24,8 @@ impl BlockState {
     /// Used six times or more.
     pub(super) const HOT: BlockState = BlockState(10);
 
-    /// Returns the state of a new object by what it comes behind. The last one of a run that came together is seldom
-    /// used: a request that goes on fills its last block.
+    /// Returns the state of a new object by its ancestor. The last block of a run put together is rarely used, because
+    /// a continuing request stores a fuller block instead.
     pub(super) fn new(ancestor: Ancestor, is_last: bool) -> BlockState {
         match (ancestor, is_last) {
             (Ancestor::None, true) => BlockState(0),
@@ -50,7 +50,7 @@ impl BlockState {
         }
     }
 
-    /// Returns what it is to new objects behind it.
+    /// Returns the ancestor that an object of this state is to its new successors.
     pub(super) fn as_ancestor(self) -> Ancestor {
         match self.0 {
             0..5 => Ancestor::None,
@@ -59,7 +59,7 @@ impl BlockState {
         }
     }
 
-    /// Returns its class: uses from the third to the fifth are alike, and all beyond.
+    /// Returns the class; the third to the fifth use share one, as do all later uses.
     pub(super) fn class(self) -> usize {
         match self.0 {
             0..8 => self.0.into(),
@@ -68,7 +68,7 @@ impl BlockState {
         }
     }
 
-    /// Returns the bits of a mark. Those of an object that was restored are 0.
+    /// Returns the bits of a mark; they are 0 for [`BlockState::USED`], the state of a restored object.
     pub(super) fn to_mark(self) -> u32 {
         u32::from(self.0 ^ BlockState::USED.0)
     }

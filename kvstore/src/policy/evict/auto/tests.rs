@@ -1,4 +1,4 @@
-//! `auto` against the policies of papers, on traces of many kinds.
+//! Compares `auto` with published policies, on traces of many kinds.
 
 mod models;
 mod traces;
@@ -11,17 +11,17 @@ use self::models::{ArcModel, LruModel, S3Model, Score, belady, replay};
 use self::traces::{Sessions, Trace, round, scan, shift, skewed};
 use super::*;
 
-/// A store of blocks under a policy, used as an engine does: a lookup, reads, and puts of the rest that come together.
+/// A store of blocks under a policy, used as an engine uses it: a lookup, reads, and puts of the rest as one batch.
 struct Replay {
     policy: Auto,
     room: usize,
     ids: HashMap<u32, ObjectId>,
     keys: Vec<u32>,
     free: Vec<ObjectId>,
-    /// The predecessor that each block has.
+    /// The predecessor of each block.
     parents: HashMap<u32, u32>,
     evictions: u32,
-    /// Evictions of a block whose successor was there.
+    /// Evictions of a block whose successor was stored.
     orphaned: u32,
     children: HashMap<u32, HashSet<u32>>,
     score: Score,
@@ -61,8 +61,7 @@ impl Replay {
         }
     }
 
-    /// Puts blocks that come together behind `after`, as a shard does: all are judged before room is made for the
-    /// first.
+    /// Puts a batch of blocks behind `after`, as a shard does: judges all of them before making room for the first.
     fn put(&mut self, keys: &[u32], after: Option<u32>) {
         let mut before = after.map(|key| (hash(key), self.ids.get(&key).copied()));
         let mut admitted = Vec::new();
@@ -119,7 +118,7 @@ impl Replay {
     }
 }
 
-/// The traces on which the policy was made, and those that it had not seen then.
+/// Returns the traces on which the policy was developed, and others held back from its development.
 fn sessions() -> Vec<(&'static str, Trace)> {
     let seen = [("chat", Sessions::CHAT), ("tools", Sessions::TOOLS), ("agents", Sessions::AGENTS)];
     let long = Sessions { first_blocks: 30, pause: 20_000, ..Sessions::CHAT };
@@ -186,7 +185,7 @@ fn it_hits_what_the_best_of_lru_s3_fifo_and_arc_does_with_fewer_writes() {
     assert!(mean >= 1.03, "{mean:.3} of the best, on average");
 }
 
-/// Seldom not: a block that was used lately, and whose next use is not near, may go before an older one behind it.
+/// Allows exceptions: a recently used block whose next use is far may be evicted before an older successor.
 #[test]
 fn the_end_of_a_sequence_goes_before_its_beginning() {
     for (name, trace) in sessions() {
@@ -199,7 +198,7 @@ fn the_end_of_a_sequence_goes_before_its_beginning() {
     }
 }
 
-/// Blocks of one sequence, found and read, then in want of room.
+/// Finds and reads the blocks of one sequence, then needs room.
 #[test]
 fn one_sequence_goes_from_its_end() {
     let mut replay = Replay::new(40);
@@ -273,7 +272,7 @@ fn it_takes_14_bytes_an_object_and_little_more() {
 }
 
 proptest! {
-    /// Whatever comes: victims are objects that are there and not leased, and each goes once.
+    /// For any calls: victims are stored and not leased, and each is evicted once.
     #[test]
     fn each_victim_is_there_and_not_leased(steps in proptest::collection::vec((0u8..5, 0u32..24), 1..400)) {
         let mut policy = Auto::new(24);

@@ -1,15 +1,15 @@
-//! LRU, S3-FIFO with ghosts of four times the cache, and ARC, each written down from its paper over keys, apart from
-//! the store's policies; and Belady's choice with bypass, which knows the future.
+//! Models of LRU, S3-FIFO with ghosts of four times the cache, and ARC, each written from its paper and independent of
+//! the store's policies; and Belady's optimum with bypass, which knows the future.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 
 use super::traces::Trace;
 
-/// Counts of a cache's replay of a trace.
+/// Counts of one replay of a trace.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Score {
     pub(super) references: u32,
-    /// Leading blocks of requests that were there.
+    /// Leading blocks of requests that were cached.
     pub(super) hits: u32,
     pub(super) writes: u32,
 }
@@ -27,7 +27,7 @@ pub(super) trait Cache {
     fn put(&mut self, key: u32);
 }
 
-/// Replays a trace: the leading blocks that are there are hits; then each block is touched or put, in order.
+/// Replays a trace: leading cached blocks are hits; then each block is touched or put, in order.
 pub(super) fn replay(trace: &Trace, cache: &mut impl Cache) -> Score {
     let mut score = Score::default();
     for request in trace {
@@ -235,7 +235,7 @@ impl Cache for ArcModel {
     }
 }
 
-/// Returns what a cache does that keeps the keys that come back soonest, and stores no other.
+/// Returns the score of a cache that keeps only the keys that return soonest.
 pub(super) fn belady(trace: &Trace, room: usize) -> Score {
     let keys: Vec<u32> = trace.concat();
     let (mut next, mut last) = (vec![usize::MAX; keys.len()], HashMap::new());

@@ -1,4 +1,4 @@
-//! Traces of requests for KV blocks, each made from a seed.
+//! Generates traces of requests for KV blocks, each from a seed.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -21,14 +21,14 @@ impl Random {
         self.below(count) == 0
     }
 
-    /// Returns a number around `median`, seldom many times as much.
+    /// Returns a number around `median`, occasionally many times as large.
     fn around(&mut self, median: u64) -> u64 {
         let eighths: u64 = (0..4).map(|_| self.below(9)).sum();
         let scaled = median << (eighths / 4);
         (scaled / 16 * (16 + self.below(16)) / 16).max(1)
     }
 
-    /// Returns a number below `bound`, small ones more often.
+    /// Returns a number below `bound`; small ones are more frequent.
     fn skewed(&mut self, bound: u64) -> u64 {
         let first = self.below(bound);
         let second = self.below(first + 1);
@@ -36,24 +36,24 @@ impl Random {
     }
 }
 
-/// What sessions are like.
+/// Parameters of a load of sessions.
 #[derive(Clone, Copy)]
 pub(super) struct Sessions {
-    /// Requests of all of them.
+    /// Requests of all sessions.
     pub(super) requests: usize,
-    /// Prompts that begin them, and the blocks of each.
+    /// Number of system prompts; each has `prompt_blocks` blocks.
     pub(super) prompts: u64,
     pub(super) prompt_blocks: u64,
     /// Blocks of the first question.
     pub(super) first_blocks: u64,
-    /// One of so many has further turns.
+    /// One of this many sessions has further turns.
     pub(super) goes_on: u64,
-    /// Further turns, and the time between them, where a new session begins each 100.
+    /// Number of further turns; `pause` is the time between them, where a new session begins every 100.
     pub(super) turns: u64,
     pub(super) pause: u64,
-    /// One turn of so many forks: another agent goes on from there.
+    /// One of this many turns forks: another agent continues from there.
     pub(super) forks: u64,
-    /// One session of so many is a long document that is asked once.
+    /// One of this many sessions is a long document that is requested once.
     pub(super) documents: u64,
 }
 
@@ -89,7 +89,7 @@ impl Sessions {
         ..Sessions::CHAT
     };
 
-    /// Makes their requests. The last block of each is its own, because it is not full; some turns go on from an
+    /// Generates the requests. Each request's last block is unique, because it is not full; some turns continue from an
     /// earlier point. The load and the prompts drift.
     pub(super) fn trace(&self, seed: u64) -> Trace {
         let (mut random, mut blocks) = (Random(seed), 0..u32::MAX);
@@ -142,13 +142,13 @@ impl Sessions {
     }
 }
 
-/// Requests go round `count` sequences of 20 blocks, one after another.
+/// Cycles through `count` sequences of 20 blocks.
 pub(super) fn round(count: u32, requests: u32) -> Trace {
     let sequence = |at: u32| (at % count * 20..at % count * 20 + 20).collect();
     (0..requests).map(sequence).collect()
 }
 
-/// Half of the requests are for some sequences, often for the same; the others come once.
+/// Mixes requests for a skewed set of sequences with as many for sequences that appear once.
 pub(super) fn scan(seed: u64, requests: u32) -> Trace {
     let mut random = Random(seed);
     let request = |at: u32| {
@@ -158,7 +158,7 @@ pub(super) fn scan(seed: u64, requests: u32) -> Trace {
     (0..requests).map(request).collect()
 }
 
-/// Requests for one of `count` sequences of 10 blocks, some far more often than others.
+/// Requests one of `count` sequences of 10 blocks, some far more often than others.
 pub(super) fn skewed(seed: u64, count: u64, requests: u32) -> Trace {
     let mut random = Random(seed);
     let mut request = || {
@@ -168,7 +168,7 @@ pub(super) fn skewed(seed: u64, count: u64, requests: u32) -> Trace {
     (0..requests).map(|_| request()).collect()
 }
 
-/// One trace after another, without blocks in common.
+/// Concatenates traces, renumbered to share no blocks.
 pub(super) fn shift(traces: impl IntoIterator<Item = Trace>) -> Trace {
     let mut first = 0;
     let mut all = Trace::new();

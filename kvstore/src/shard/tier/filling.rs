@@ -1,4 +1,4 @@
-//! Unfilled in the memory tier for an object that was read, to be filled by the thread that verifies the read.
+//! Memory in the tier for an object being read, filled by the thread that verifies the read.
 
 use std::fmt;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use super::hot::{Hot, HotEntry};
 use super::memory::Unfilled;
 use crate::shard::reads::reading::Reading;
 
-/// An object on its way into the tier. Dropping this gives it up.
+/// An object on its way into the tier. Dropping this value abandons the object.
 pub(crate) struct Filling {
     hot: Arc<Hot>,
     entry: Arc<HotEntry>,
@@ -19,8 +19,8 @@ impl Filling {
         Filling { hot: Arc::clone(hot), entry, room: Some(room) }
     }
 
-    /// Has `copy` copy what was read and verified. If others may have written to it since (`is_shared`), only the copy
-    /// counts, and is verified.
+    /// Fills the memory by `copy` with the bytes that were read and verified. Verifies the copy if others may have
+    /// written to the source meanwhile (`is_shared`).
     pub(crate) fn fill(self, reading: &Reading, copy: impl FnOnce(&mut [u8]), is_shared: bool) {
         let pieces = &reading.extract.pieces;
         self.fill_by(|into| {
@@ -30,7 +30,7 @@ impl Filling {
         });
     }
 
-    /// Has `fill` write all of the bytes. If it returns false, the object stays out.
+    /// Fills the memory by `fill`. If that returns false, the object is abandoned.
     pub(super) fn fill_by(mut self, fill: impl FnOnce(&mut [u8]) -> bool) {
         let room = self.room.take().expect("it is filled once");
         self.hot.fill(&self.entry, room.filled(fill));
@@ -39,7 +39,7 @@ impl Filling {
 
 impl Drop for Filling {
     fn drop(&mut self) {
-        // Without effect once it is filled.
+        // This has no effect on a filled entry.
         self.hot.fill(&self.entry, None);
     }
 }

@@ -1,4 +1,4 @@
-//! Objects in memory as readers on any thread see them.
+//! Objects in memory, as readers on any thread see them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::shard::request::Found;
 pub(crate) type Hot = Shelf<About, Resident>;
 pub(crate) type HotEntry = ShelfEntry<About, Resident>;
 
-/// What is known of an object in memory.
+/// Metadata of an object in memory.
 pub(crate) struct About {
     pub(crate) id: ObjectId,
     pub(crate) tenant: TenantId,
@@ -46,7 +46,7 @@ impl About {
     }
 }
 
-/// An object in memory, as a reader found it.
+/// An object in memory, found by a reader.
 pub(crate) struct HotObject<'a> {
     hot: &'a Hot,
     entry: Arc<HotEntry>,
@@ -81,18 +81,18 @@ impl HotObject<'_> {
         self.entry.meta.is_block
     }
 
-    /// Returns its bytes, padding included.
+    /// Returns the bytes, padding included.
     pub(crate) fn resident(&self) -> &Resident {
         &self.resident
     }
 
-    /// Counts a read of `bytes` of it.
+    /// Counts a read of `bytes` bytes.
     pub(crate) fn count(&self, bytes: u64) {
         self.hot.note(&self.entry, bytes);
     }
 }
 
-/// Reads objects in memory as handles of a store do, on any thread, also while the shard takes its turn.
+/// Reads objects in memory as a store's handles do: on any thread, even during the shard's turn.
 #[cfg(feature = "internals")]
 pub struct HotReader {
     hot: Arc<Hot>,
@@ -105,9 +105,8 @@ impl HotReader {
         HotReader { hot: Arc::clone(hot), hasher }
     }
 
-    /// Returns the bytes of an object, padding included, its length and its version, if it is in memory at the Unix
-    /// time
-    /// `wall_s`, in seconds.
+    /// Returns an object's bytes (padding included), length and version, if it is in memory and has not expired at
+    /// the Unix time `wall_s`, in seconds.
     pub fn read(&self, key: &Key, wall_s: u64) -> Option<(Resident, u64, Version)> {
         let object = self.hot.object(self.hasher.hash(key.as_bytes()), key, || wall_s)?;
         object.count(object.found().bytes);

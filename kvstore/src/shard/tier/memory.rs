@@ -1,14 +1,14 @@
-//! The tier's memory: regions that are lent to it, and the bytes of objects in them.
+//! The tier's memory: regions lent to it, and the bytes of objects in them.
 //!
-//! A run of a region belongs to one [`Resident`], which the tier and any number of readers share, and none changes. The
-//! last of them to drop it gives the run back, on any thread. That takes a lock, which a hit does not. A region that
-//! the tier gives up is freed with the last `Resident` in it.
+//! A run of a region belongs to one immutable [`Resident`], which the tier and any number of readers share. The last of
+//! them to drop it returns the run, on any thread. Returning takes a lock; a hit takes none. A region that the tier
+//! gives up is freed with its last `Resident`.
 //!
-//! A value that a caller holds keeps its whole region from the system: what a tier gives up is freed region by region.
-//! So values may pin half of the tier's memory ([`Resident::pin`], on any thread); further ones are copies.
+//! A value held by a caller keeps its whole region allocated, because given-up memory is freed region by region. So
+//! values may pin half of the tier's memory ([`Resident::pin`], on any thread); further values are copies.
 //!
-//! A region has a number that no other gets. Numbers ascend in the order in which regions are lent, and regions go from
-//! the end, so what lies in regions that went has a number from some one on.
+//! A region's number is never reused. Numbers ascend in the order in which regions are lent, and regions are given up
+//! from the end, so all regions from some number on are gone.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -22,9 +22,9 @@ use adit_driver::runtime::lock;
 use super::pins::{PinnedBytes, Pins};
 use crate::io::memory::FreeMemory;
 
-/// Values may pin one part of a tier's memory in so many.
+/// Values may pin one part in this many of a tier's memory.
 const PINNED_PARTS: u64 = 2;
-/// They may pin this many bytes of a smaller tier: regions of 64 MiB are few there.
+/// Bytes that values may always pin, because a small tier has few regions of 64 MiB.
 const PINNED_BYTES_MIN: u64 = 256 << 20;
 
 /// The bytes of an object in memory, padding included. Clones share them.
@@ -32,27 +32,27 @@ const PINNED_BYTES_MIN: u64 = 256 << 20;
 pub struct Resident(Arc<Held>);
 
 struct Held {
-    /// There until it is dropped.
+    /// `None` only while dropping.
     run: Option<Buffer>,
     region: Arc<Ground>,
-    /// Gone with its tier.
+    /// Where the run returns to; dangling once the tier is dropped.
     home: Weak<Home>,
 }
 
-/// What is known of a region as long as anything is in it.
+/// Data of a region, kept as long as anything lies in it.
 struct Ground {
     number: u64,
     bytes: u64,
-    /// Values in it that callers hold.
+    /// Values in the region that callers hold.
     pins: Pins,
     sums: Arc<Sums>,
 }
 
-/// Sums over the regions of a tier, with those that it gave up and readers keep.
+/// Sums over the regions of a tier, including given-up ones that readers still keep.
 #[derive(Default)]
 struct Sums {
     bytes: AtomicU64,
-    /// Of those in which callers hold values.
+    /// Bytes of regions in which callers hold values.
     pinned: Arc<PinnedBytes>,
 }
 
@@ -89,18 +89,18 @@ impl Drop for Pinned {
 }
 
 impl Resident {
-    /// Returns whether a reader holds it beside the tier.
+    /// Returns whether a reader holds the object, too.
     pub(super) fn is_shared(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 
-    /// Lets a caller hold it, unless values would pin more memory than they may. A region that has a value has room for
-    /// others.
+    /// Returns the object as a value for a caller to hold, or `None` if values would pin too much memory. Further
+    /// values in a pinned region are always allowed.
     pub fn pin(&self) -> Option<Pinned> {
         self.0.region.pins.add().then(|| Pinned(self.clone()))
     }
 
-    /// Returns the number of its region.
+    /// Returns the number of the region.
     pub(super) fn region(&self) -> u64 {
         self.0.region.number
     }
@@ -128,7 +128,7 @@ impl Drop for Held {
     }
 }
 
-/// Where the runs of a tier come back.
+/// Collects the runs that readers of a tier return.
 #[derive(Default)]
 struct Home(Mutex<Returned>);
 
@@ -136,7 +136,7 @@ struct Home(Mutex<Returned>);
 struct Returned {
     /// The numbers of the tier's regions, ascending.
     regions: Vec<u64>,
-    /// Runs that were dropped, each with the number of its region, which is one of these.
+    /// Returned runs, each with the number of its region, which is in `regions`.
     runs: Vec<(u64, Buffer)>,
 }
 
@@ -147,7 +147,7 @@ impl Home {
         if returned.regions.binary_search(&region).is_ok() {
             return returned.runs.push((region, run));
         }
-        // It may be the last of its region, which takes long to free: not under the lock.
+        // If this run is the last of its region, freeing takes long, so the lock is released first.
         drop(returned);
         drop(run);
     }
@@ -157,12 +157,12 @@ impl Home {
 pub(super) struct Unfilled(Held);
 
 impl Unfilled {
-    /// Returns the number of its region.
+    /// Returns the number of the region.
     pub(super) fn region(&self) -> u64 {
         self.0.region.number
     }
 
-    /// Fills all of it by `fill`, after which it does not change. `None` if that returns false.
+    /// Fills all of the memory by `fill` and makes it immutable. Returns `None` if `fill` returns false.
     pub(super) fn filled(mut self, fill: impl FnOnce(&mut [u8]) -> bool) -> Option<Resident> {
         let run = self.0.run.as_mut().expect("it has its run until it is dropped");
         fill(run).then(|| Resident(Arc::new(self.0)))
@@ -173,12 +173,12 @@ struct LentRegion {
     number: u64,
     bytes: u64,
     free: FreeMemory,
-    /// Dropped after its memory.
+    /// Declared last, so that it is dropped after the memory.
     ground: Arc<Ground>,
 }
 
-/// LentMemory that a tier has given up, with the objects in them. Dropping this frees all that no reader holds, which
-/// takes long if it is pinned.
+/// Regions that a tier has given up, with the objects in them. Dropping this frees all memory that no reader holds,
+/// which takes long if the memory is pinned.
 #[derive(Default)]
 #[must_use = "dropping it takes long; do so where that may be"]
 pub struct GivenUp {
@@ -187,7 +187,7 @@ pub struct GivenUp {
 }
 
 impl GivenUp {
-    /// Returns the lowest number of the regions: what lies in one of this number or a higher one is given up.
+    /// Returns the lowest number of the regions; all regions from this number on are given up.
     pub(super) fn first(&self) -> Option<u64> {
         self.regions.first().map(|region| region.number)
     }
@@ -210,12 +210,12 @@ impl fmt::Debug for GivenUp {
 pub(super) struct LentMemory {
     /// By number.
     all: Vec<LentRegion>,
-    /// For each region the bytes of its longest free run, and where it is in `all`.
+    /// For each region, the bytes of its longest free run and its index in `all`.
     longest: BTreeSet<(usize, usize)>,
     numbers: u64,
     sums: Arc<Sums>,
     home: Arc<Home>,
-    /// Runs on their way from `home` to their regions; otherwise empty.
+    /// Runs on their way from `home` to their regions; empty between calls.
     returned: Vec<(u64, Buffer)>,
 }
 
@@ -233,7 +233,7 @@ impl LentMemory {
         self.limit_pins(self.bytes());
     }
 
-    /// Lets values pin a part of `bytes`. Those that pin more stay.
+    /// Bounds pinned memory by a part of `bytes`. Values beyond that bound stay valid.
     fn limit_pins(&self, bytes: u64) {
         self.set_pinned_bytes_max((bytes / PINNED_PARTS).max(PINNED_BYTES_MIN));
     }
@@ -242,27 +242,27 @@ impl LentMemory {
         self.sums.pinned.set_max(bytes);
     }
 
-    /// Returns the bytes of the regions in which callers hold values, with those that were given up.
+    /// Returns the bytes of the regions in which callers hold values, including given-up ones.
     pub(super) fn pinned_bytes(&self) -> u64 {
         self.sums.pinned.get()
     }
 
-    /// Returns the bytes of the regions that were given up and are not freed.
+    /// Returns the bytes of given-up regions that are not yet freed.
     pub(super) fn given_up_bytes(&self) -> u64 {
         self.sums.bytes.load(Ordering::Relaxed).saturating_sub(self.bytes())
     }
 
-    /// Returns their bytes. Looks at each.
+    /// Returns the bytes of all regions. Visits each.
     pub(super) fn bytes(&self) -> u64 {
         self.all.iter().map(|region| region.bytes).sum()
     }
 
-    /// Returns the bytes of the largest. Looks at each.
+    /// Returns the bytes of the largest region. Visits each.
     pub(super) fn largest_bytes(&self) -> u64 {
         self.all.iter().map(|region| region.bytes).max().unwrap_or(0)
     }
 
-    /// Takes `bytes` in one run, if any region has such a run.
+    /// Takes one run of `bytes` bytes, if any region has one.
     pub(super) fn take(&mut self, bytes: usize) -> Option<Unfilled> {
         std::mem::swap(&mut self.returned, &mut lock(&self.home.0).runs);
         self.put_back();
@@ -272,7 +272,7 @@ impl LentMemory {
         Some(Unfilled(Held { run: Some(run.expect("a run is long enough")), region, home }))
     }
 
-    /// Gives the runs that came back to their regions.
+    /// Frees the returned runs in their regions.
     fn put_back(&mut self) {
         while let Some((number, run)) = self.returned.pop() {
             let at = self.all.binary_search_by_key(&number, |region| region.number);
@@ -292,8 +292,8 @@ impl LentMemory {
         changed
     }
 
-    /// Gives up regions, the last ones first, until those left have `bytes` at most. The objects in them are the
-    /// caller's to add.
+    /// Gives up regions, the last ones first, until at most `bytes` bytes are left. The caller must add the objects in
+    /// them to the result.
     pub(super) fn give_up_beyond(&mut self, bytes: u64) -> GivenUp {
         let mut sum = 0;
         let fits = |region: &&LentRegion| {
@@ -367,7 +367,7 @@ mod tests {
         let is_gone = |at: usize| gone.first().is_some_and(|first| all[at].region() >= first);
         assert_eq!([0, 1, 2].map(is_gone), [false, true, true]);
         drop(gone);
-        // A region that is lent now is not taken for the one that went.
+        // A region lent now is not confused with the one given up.
         regions.add(memory(4096));
         for (resident, byte) in all.iter().zip(0u8..) {
             assert!(resident.iter().all(|each| *each == byte), "readers of {byte} keep it");
@@ -397,7 +397,7 @@ mod tests {
         assert!(pin(1, 0).is_none(), "one of its values is still there");
         drop(second);
         let fourth = pin(1, 0).expect("a region is pinned no more");
-        // Two regions go, one of them pinned.
+        // Two regions are given up, one of them pinned.
         let mut gone = regions.give_up_beyond(2 * 8192);
         let first = gone.first();
         all.into_iter().filter(|one| Some(one.region()) >= first).for_each(|one| gone.add(one));

@@ -1,22 +1,21 @@
 //! The memory tier: hot objects whose bytes stay in memory after they were read and verified.
 //!
 //! A hit is a lookup and a reference to the bytes: no command, no checksum, no copy. Any thread looks up by itself, in
-//! a [`Hot`] table. An object comes in with the read that found it intact, by one copy, which the thread that verifies
-//! it makes ([`Filling`]): at once while there is free memory, otherwise if it was read before, not long ago
-//! ([`Recent`]). So a scan passes by, and only few reads copy. S3-FIFO chooses the victims among the objects that no
-//! reader holds.
+//! a [`Hot`] table. An object enters with the read that found it intact, by one copy, which the verifying thread makes
+//! ([`Filling`]): at once while memory is free, otherwise only if it was also read recently ([`Recent`]). So scans
+//! bypass the tier, and few reads copy. S3-FIFO chooses the victims among the objects that no reader holds.
 //!
 //! Invariants:
 //!
-//! - An entry is of the object that the index has under its id: each step that replaces or removes that object
-//!   forgets the entry as well ([`Tier::forget`]), so before the change is acknowledged. The same holds for an object
-//!   whose device fails.
+//! - An entry belongs to the object that the index has under its id: each step that replaces or removes that object
+//!   also forgets the entry ([`Tier::forget`]), before the change is acknowledged. The same holds for objects of a
+//!   failed device.
 //! - Bytes do not change while they are shared. Readers that outlive their entry keep the run that they read, and no
 //!   other object gets it meanwhile.
-//! - The tier has the memory that it was lent and no more, however many readers hold parts of it. Values that callers
-//!   hold pin at most a part of it, with what they keep of memory that the tier gave up.
+//! - The tier uses no more memory than it was lent, however many readers hold parts of it. Values held by callers pin
+//!   at most a part of it, given-up memory included.
 //!
-//! A tier without memory, the default, is off: it finds nothing and takes nothing.
+//! A tier without memory, the default, is off.
 
 mod filling;
 mod hot;
@@ -46,12 +45,12 @@ use crate::model::place::{Place, UNIT_BYTES};
 use crate::policy::evict::{Policy, S3Fifo};
 use crate::policy::recent::Recent;
 
-/// An object takes at most one part of the tier's memory in so many.
+/// An object takes at most one part in this many of the tier's memory.
 const OBJECT_PARTS: u64 = 8;
-/// A search for an object that can go gives up after so many that readers hold.
+/// A search for a victim gives up after this many objects that readers hold.
 const HELD_MAX: u32 = 64;
 const ENTRIES_MAX: u64 = 1 << 24;
-/// S3-FIFO counts no more uses of an object.
+/// S3-FIFO counts at most this many uses of an object.
 const USES_MAX: u64 = 3;
 
 /// An object, as the tier knows it.
@@ -59,26 +58,26 @@ const USES_MAX: u64 = 3;
 pub(crate) struct Known {
     pub(crate) id: ObjectId,
     pub(crate) place: Place,
-    /// Its length in bytes with its padding.
+    /// Length, padding included.
     pub(crate) bytes: u64,
 }
 
-/// An object in memory, or about to be.
+/// An object in memory, or being read into it.
 struct TierEntry {
     known: Known,
     /// The region of its memory.
     region: u64,
-    /// As readers see it.
+    /// The entry in the readers' table.
     hot: Arc<HotEntry>,
 }
 
 impl TierEntry {
-    /// Returns its bytes if they are there.
+    /// Returns the bytes once they are filled in.
     fn resident(&self) -> Option<Resident> {
         self.hot.value()
     }
 
-    /// Returns whether it is read, or being filled.
+    /// Returns whether a reader holds the object, or it is being filled.
     fn is_held(&self) -> bool {
         self.hot.is_open() || self.hot.peek().is_some_and(Resident::is_shared)
     }
@@ -87,37 +86,37 @@ impl TierEntry {
 /// Objects in memory.
 pub struct Tier {
     regions: LentMemory,
-    /// The entries as readers on other threads see them.
+    /// The entries, for readers on other threads.
     hot: Arc<Hot>,
-    /// Removed entries that readers kept from being unlinked.
+    /// Removed entries whose unlinking readers blocked.
     to_unlink: Vec<Arc<HotEntry>>,
-    /// By slot. The slots are the ids of the order.
+    /// Entries by slot; a slot is the id of its entry in `order`.
     entries: Vec<Option<TierEntry>>,
     idle_slots: Vec<u32>,
     slots: NumberMap<ObjectId, u32>,
     order: S3Fifo,
     entries_max: u32,
-    /// The longest object that comes in.
+    /// Length of the longest object that the tier accepts.
     object_bytes_max: u64,
-    /// Hashes of keys that were read and are not in memory.
+    /// Hashes of recently read keys that are not in memory.
     seen: Recent,
     used_bytes: u64,
     stats: Stats,
-    /// Whether it keeps what is replaced and removed, against its rule.
+    /// A deliberately broken rule of invalidation, for simulations.
     #[cfg(feature = "internals")]
     stale: Option<Stale>,
-    /// What it forgets a turn late.
+    /// Objects to forget in the next turn.
     #[cfg(feature = "internals")]
     forgotten_late: Vec<ObjectId>,
 }
 
-/// A broken rule, which a simulation has to notice.
+/// A broken rule that a simulation must detect.
 #[cfg(feature = "internals")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stale {
-    /// Objects that are replaced or removed stay.
+    /// Replaced and removed objects stay.
     Kept,
-    /// They are forgotten in the next turn, so after the change is acknowledged.
+    /// Replaced and removed objects are forgotten in the next turn, after the change is acknowledged.
     ForgottenLate,
 }
 
@@ -145,7 +144,7 @@ impl Default for Tier {
 }
 
 impl Tier {
-    /// Returns whether it has memory.
+    /// Returns whether the tier has memory.
     pub(super) fn is_on(&self) -> bool {
         self.entries_max > 0
     }
@@ -164,14 +163,14 @@ impl Tier {
         }
     }
 
-    /// Gives up memory, and the objects in it, until `bytes` at most are left. Returns how many bytes those are.
+    /// Gives up memory, and the objects in it, until at most `bytes` are left. Returns the bytes left.
     pub(super) fn shrink(&mut self, bytes: u64) -> (u64, GivenUp) {
         let mut gone = self.regions.give_up_beyond(bytes);
         if let Some(first) = gone.first() {
             for slot in 0..self.entries.len() {
                 let entry = self.entries[slot].as_ref();
                 if entry.is_some_and(|entry| entry.region >= first) {
-                    // One that is being filled goes with its filling.
+                    // The memory of an object being filled is freed with its `Filling`.
                     self.take_out(slot as u32).resident().into_iter().for_each(|it| gone.add(it));
                     self.stats.tier_evictions += 1;
                 }
@@ -181,7 +180,7 @@ impl Tier {
         (self.regions.bytes(), gone)
     }
 
-    /// Adapts the order to the memory. The objects stay; how often they were hit is forgotten.
+    /// Adapts the order to the memory. The objects stay; their hit counts are forgotten.
     fn resize(&mut self) {
         let bytes = self.regions.bytes();
         let entries_max = (bytes / UNIT_BYTES).min(ENTRIES_MAX);
@@ -189,7 +188,7 @@ impl Tier {
         self.object_bytes_max = self.regions.largest_bytes().min(bytes / OBJECT_PARTS);
         self.order = S3Fifo::new(self.entries_max);
         self.seen = Recent::new(entries_max as usize / 2);
-        // A tier that became smaller gives their memory back as well.
+        // New tables, so that a smaller tier frees the larger ones.
         self.slots = Default::default();
         self.idle_slots = Vec::new();
         self.used_bytes = 0;
@@ -199,7 +198,7 @@ impl Tier {
         entries.into_iter().for_each(|entry| self.insert(entry));
     }
 
-    /// Returns the bytes of an object, and notes the use, if they are in memory.
+    /// Returns the bytes of an object if they are in memory, and records the use.
     pub(super) fn hit(&mut self, known: Known) -> Option<Resident> {
         let slot = *self.slots.get(&known.id)?;
         let entry = self.entries[slot as usize].as_ref().expect("a slot in use has an entry");
@@ -226,7 +225,7 @@ impl Tier {
         self.hot.has_used()
     }
 
-    /// Takes an entry that readers on other threads used, and its uses, which it notes.
+    /// Takes and records the uses of one entry by readers on other threads.
     pub(super) fn take_used(&mut self) -> Option<(Arc<HotEntry>, Used)> {
         let (entry, used) = self.hot.take_used()?;
         self.note_used(&entry, used.count);
@@ -252,7 +251,7 @@ impl Tier {
         }
     }
 
-    /// Takes an object in if it is worth it: `about` is made then. Its bytes are missing until they are filled in.
+    /// Admits an object if it is worth it, calling `about` only then. Readers miss it until its bytes are filled in.
     pub(super) fn offer(
         &mut self,
         known: Known,
@@ -292,8 +291,8 @@ impl Tier {
         self.regions.take(bytes as usize)
     }
 
-    /// Makes room for an object that was seen lately; otherwise only remembers that it was seen. Evicts as many bytes
-    /// as it has, which may leave no run that is long enough: then what is free is for others.
+    /// Makes room for an object that was read recently; otherwise only remembers this read. Evicts about as many bytes
+    /// as the object has; if that frees no run of sufficient length, returns `None` and leaves the space to others.
     fn make_room(&mut self, bytes: u64, hash: u64) -> Option<Unfilled> {
         if !self.seen.take(hash, self.slots.len() as u64 / 2) {
             self.seen.remember(hash);
@@ -322,7 +321,7 @@ impl Tier {
         entry.known.bytes
     }
 
-    /// Drops the entry of an object that is replaced or removed.
+    /// Drops the entry of a replaced or removed object.
     #[inline]
     pub(super) fn forget(&mut self, id: ObjectId) {
         if self.has_objects() && !self.keeps(id) {
@@ -334,7 +333,7 @@ impl Tier {
     fn drop_entry(&mut self, id: ObjectId) {
         if let Some(slot) = self.slots.get(&id).copied() {
             let entry = self.take_out(slot);
-            // Its key is in use, so its next version may come in with its first read.
+            // The key is in use, so its next version may enter with its first read.
             self.seen.remember(entry.hot.hash());
             self.stats.tier_invalidations += 1;
         }
@@ -348,7 +347,7 @@ impl Tier {
         ids.into_iter().for_each(|id| self.forget(id));
     }
 
-    /// Notes that an object expires at another time: Unix time in seconds, or never.
+    /// Changes an object's time of expiry: Unix time in seconds, or never.
     pub(super) fn expires(&mut self, id: ObjectId, at_s: Option<u64>) {
         let slot = self.slots.get(&id).copied();
         if let Some(entry) = slot.and_then(|slot| self.entries[slot as usize].as_ref()) {
@@ -388,19 +387,19 @@ impl Tier {
         entry
     }
 
-    /// Lets values pin `bytes` of memory, until its size changes.
+    /// Lets values pin `bytes` of memory, until the tier's size changes.
     #[cfg(test)]
     pub(crate) fn set_pinned_bytes_max(&self, bytes: u64) {
         self.regions.set_pinned_bytes_max(bytes);
     }
 
-    /// Breaks the rule that it forgets what is replaced and removed, which a simulation has to notice.
+    /// Breaks the rule that replaced and removed objects are forgotten. A simulation must detect this.
     #[cfg(feature = "internals")]
     pub fn keep_stale(&mut self, stale: Stale) {
         self.stale = Some(stale);
     }
 
-    /// Returns whether it keeps an object that it should forget.
+    /// Returns whether the broken rule keeps an object that should be forgotten.
     #[cfg(feature = "internals")]
     fn keeps(&mut self, id: ObjectId) -> bool {
         if self.stale == Some(Stale::ForgottenLate) {
@@ -414,7 +413,7 @@ impl Tier {
         false
     }
 
-    /// Returns whether its rule is broken.
+    /// Returns whether the rule is broken.
     fn keeps_stale(&self) -> bool {
         #[cfg(feature = "internals")]
         return self.stale.is_some();
@@ -422,7 +421,7 @@ impl Tier {
         false
     }
 
-    /// Forgets what it should have forgotten in the last turn.
+    /// Forgets the objects that should have been forgotten in the last turn.
     #[cfg(feature = "internals")]
     pub(super) fn forget_late(&mut self) {
         while let Some(id) = self.forgotten_late.pop() {
@@ -430,7 +429,7 @@ impl Tier {
         }
     }
 
-    /// Returns the bytes of memory of its tables, without those of its objects.
+    /// Returns the bytes of the tables, without the objects.
     pub(super) fn memory_bytes(&self) -> usize {
         self.regions.memory_bytes()
             + self.entries.capacity() * size_of::<Option<TierEntry>>()
@@ -440,7 +439,7 @@ impl Tier {
             + self.seen.memory_bytes()
     }
 
-    /// Returns its counters and sizes.
+    /// Returns counters and sizes.
     pub(super) fn stats(&self) -> Stats {
         Stats {
             tier_admissions: self.hot.filled(),

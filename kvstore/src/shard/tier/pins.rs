@@ -1,8 +1,8 @@
-//! How much memory callers may keep in use: regions in which they hold values, on any thread.
+//! Bounds the memory that callers pin: the regions in which they hold values, on any thread.
 //!
 //! A region counts from its first value to its last. A thread adds the region's bytes to the sum *before* it adds the
-//! first value, and takes them off *after* it removed the last: the sum never misses a region that has a value, and may
-//! count one twice for a moment.
+//! first value, and subtracts them *after* it removed the last: the sum never misses a region that has a value, and may
+//! briefly count one twice.
 
 use super::sync::{Arc, AtomicU64, Ordering};
 
@@ -19,7 +19,7 @@ impl PinnedBytes {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Bounds the sum for values to come.
+    /// Sets the bound for future values.
     pub(crate) fn set_max(&self, bytes: u64) {
         self.bytes_max.store(bytes, Ordering::Relaxed);
     }
@@ -45,12 +45,12 @@ pub(crate) struct Pins {
 }
 
 impl Pins {
-    /// Begins without values.
+    /// Creates a count of no values.
     pub(crate) fn new(region_bytes: u64, sum: &Arc<PinnedBytes>) -> Pins {
         Pins { values: AtomicU64::new(0), region_bytes, sum: Arc::clone(sum) }
     }
 
-    /// Adds a value; returns false if the region has none and there is no room for it in the sum.
+    /// Adds a value. Returns false if it would be the region's first and the sum would exceed its bound.
     pub(crate) fn add(&self) -> bool {
         let mut values = self.values.load(Ordering::Relaxed);
         loop {

@@ -1,4 +1,4 @@
-//! Types of the tier's threads that the model checker replaces.
+//! Synchronization types of the tier, which the model checker replaces.
 
 pub(super) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 pub(super) use std::sync::{Arc, OnceLock as Once, RwLock};
@@ -7,5 +7,5 @@ pub(super) use crossbeam_queue::SegQueue as Queue;
 
 pub(super) use crate::catalog::hash::NumberMap;
 
-/// Parts of the table with a lock each: readers of different keys rarely meet.
+/// Number of parts of the table, each with its own lock, so that readers of different keys rarely contend.
 pub(super) const PARTS: usize = 64;

@@ -1,4 +1,4 @@
-//! The tier against a model: any order of reads, changes, readers and sizes.
+//! Compares the tier with a model, under any order of reads, changes, readers and sizes.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -14,13 +14,13 @@ const OBJECTS: u32 = 24;
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// An object is read whole: from memory, or from its device and then offered.
+    /// Reads an object whole: from memory, or from its device, and then offers it.
     Read(u32),
-    /// A caller reads an object and holds its bytes.
+    /// Reads an object and holds its bytes.
     Hold(u32),
-    /// The holder with this number, modulo how many there are, lets go.
+    /// Drops the bytes of the holder with this number, modulo the number of holders.
     LetGo(usize),
-    /// An object is replaced.
+    /// Replaces an object.
     Replace(u32),
     Lend(usize),
     Shrink(usize),
@@ -67,7 +67,7 @@ impl Rig {
         Known { id: ObjectId(id), place, bytes: (1 + u64::from(id % 4)) * UNIT_BYTES }
     }
 
-    /// Returns the byte that all bytes of an object's version are.
+    /// Returns the value of all bytes of an object's version.
     fn byte(&self, id: u32) -> u8 {
         self.versions[id as usize].wrapping_mul(OBJECTS as u8).wrapping_add(id as u8)
     }
@@ -134,7 +134,7 @@ proptest! {
             rig.take(step);
             rig.check();
         }
-        // At the end all memory comes back in one piece for each region.
+        // At the end, all memory is free, in one run per region.
         rig.held.clear();
         (0..OBJECTS).for_each(|id| rig.tier.forget(ObjectId(id)));
         let largest = rig.tier.regions.largest_bytes() as usize;
@@ -149,7 +149,7 @@ fn objects_that_readers_hold_are_not_evicted() {
     let ids = || (0..OBJECTS).filter(|id| id % 4 == 0);
     (0..2).for_each(|_| ids().take(6).for_each(|id| rig.take(&Step::Hold(id))));
     assert_eq!((rig.held.len(), rig.tier.hot.filled()), (6, 6));
-    // Two units are left: one by one these come in, and only they go for one another.
+    // Two units are left: these objects enter one by one, and evict only one another.
     for id in [16, 20, 20, 16, 16, 20, 20] {
         rig.take(&Step::Read(id));
     }
@@ -158,7 +158,7 @@ fn objects_that_readers_hold_are_not_evicted() {
     rig.check();
 }
 
-/// Returns whether this process has memory there.
+/// Returns whether this process has memory mapped at `address`.
 fn is_mapped(address: u64) -> bool {
     let maps = std::fs::read_to_string("/proc/self/maps").expect("maps");
     let mut runs = maps.lines().filter_map(|line| line.split_once(' ')?.0.split_once('-'));
@@ -177,7 +177,7 @@ fn memory_that_a_tier_gives_up_is_freed_by_its_caller() {
         let place = Place { device: 0, unit: u64::from(number) * 4 };
         Known { id: ObjectId(number), place, bytes: 4 * UNIT_BYTES }
     };
-    // No free run is left that would keep a region.
+    // Fill all memory, so that no free run keeps a region.
     (0..objects).for_each(|number| offer(&mut rig.tier, known(number), u64::from(number), 0));
     let resident = |rig: &mut Rig, number| rig.tier.hit(known(number)).expect("in memory");
     let addresses =
@@ -198,7 +198,7 @@ fn what_goes_for_an_object_that_finds_no_room_is_no_more_than_its_length() {
     };
     let hash = |number: u32| u64::from(number) << 40 | u64::from(number);
     (0..64).for_each(|number| offer(&mut rig.tier, known(number, 1), hash(number), 0));
-    // Readers hold each second unit.
+    // Readers hold every second unit.
     let held: Vec<_> = (0..64).step_by(2).map(|number| rig.tier.hit(known(number, 1))).collect();
     assert!(held.iter().all(Option::is_some));
     (0..2).for_each(|_| offer(&mut rig.tier, known(64, 8), hash(64), 0));

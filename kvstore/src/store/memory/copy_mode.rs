@@ -1,20 +1,19 @@
-//! The mode of a transfer between a device and a caller's memory: in place, or by copy.
+//! Chooses the mode of a transfer between a device and a caller's memory: in place, or by copy.
 //!
-//! A transfer in place costs the processor nothing. But memory of small pages splits it into many segments, and into
-//! many requests of the kernel's ([`BlockLimits`]), which some devices carry out at a third of their rate. The
-//! store's own memory is of huge pages where there are some. The better mode depends on the device. So:
+//! A transfer in place costs the processor nothing. But small pages split it into many segments and many kernel
+//! requests ([`BlockLimits`]), which some devices carry out at a third of their rate. The store's own memory uses huge
+//! pages where available. The better mode depends on the device:
 //!
-//! - [`ModeChooser::is_open`] says whether the mode of a transfer is open to choice: if by way of the store's memory
-//!   it would be far fewer requests or segments. All other transfers go in place: those of the driver's own queues,
-//!   those into huge pages, short ones.
-//! - [`CostChoice`] decides for the others, for each device and direction, by the cost of each mode per byte: the
-//!   time in which the device had transfers, and that of the callers' threads for verifying and copying. It begins in
-//!   place, tries the other mode for a window of [`WINDOW_BYTES`], and again after pauses that double as long as
-//!   trials confirm the choice. A copy has to save an eighth.
+//! - [`ModeChooser::is_open`] tells whether a transfer has a choice: whether a copy through the store's memory would
+//!   take far fewer requests or segments. All others go in place: transfers of the driver's own queues, into huge
+//!   pages, or of few bytes.
+//! - [`CostChoice`] decides the rest, for each device and direction, by the cost of each mode per byte: the time in
+//!   which the device had transfers, plus the callers' time to verify and copy. It begins in place, tries the other
+//!   mode for a window of [`WINDOW_BYTES`], and again after pauses that double while trials confirm the choice. A copy
+//!   must save an eighth.
 //!
-//! A copy needs memory of the pool. If there is none at once, the transfer goes in place and counts for the mode that
-//! was chosen, because that is what the choice achieves. Time is an argument of [`CostChoice`], which draws no random
-//! numbers.
+//! A copy needs pool memory. If none is free at once, the transfer goes in place and counts for the chosen mode,
+//! because that is what the choice achieves. [`CostChoice`] takes the time as an argument and is deterministic.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -25,15 +24,15 @@ use adit_driver::runtime::lock;
 use adit_driver::sys::PageKind;
 use adit_driver::{Buffer, Device, Time};
 
-/// Bytes after which the cost of a mode counts as measured.
+/// Bytes that measure the cost of a mode.
 const WINDOW_BYTES: u64 = 64 << 20;
 /// Windows between two trials of the other mode.
 const PAUSE_MIN: u32 = 16;
 const PAUSE_MAX: u32 = 1024;
-/// A copy with this many times fewer segments is worth a trial, even if it takes as many requests.
+/// A copy that saves this factor in segments is worth a trial, even if it takes as many requests.
 const FEWER: u64 = 8;
 
-/// Length of a transfer's beginning that represents all of it. Looking at it costs time for each page.
+/// Bytes of a transfer's beginning that represent the whole, because each inspected page costs time.
 const ASKED_BYTES_MAX: u64 = 4 << 20;
 
 /// The mode of a transfer.
@@ -64,8 +63,8 @@ pub(crate) struct ModeChooser {
 }
 
 impl ModeChooser {
-    /// Creates the choosers of reads and of writes, if the size of pages matters to the device, and `pages`, the
-    /// store's, are large.
+    /// Creates the choosers of reads and of writes. Returns `None` unless page size matters to the device and the
+    /// store's `pages` are large.
     pub(crate) fn pair(device: &Device, pages: PageKind) -> Option<[Arc<ModeChooser>; 2]> {
         let limits = device.block_limits()?;
         let page_bytes = pages.bytes() as u64;
@@ -78,8 +77,8 @@ impl ModeChooser {
         (page_bytes > PageKind::Small.bytes() as u64).then(|| [Arc::new(new()), Arc::new(new())])
     }
 
-    /// Returns whether `bytes` from the beginning of these buffers would be far fewer requests or segments by way of
-    /// the store's memory.
+    /// Returns whether the first `bytes` bytes of these buffers would take far fewer requests or segments through the
+    /// store's memory.
     pub(crate) fn is_open<'a>(
         &self,
         buffers: impl IntoIterator<Item = &'a Buffer>,
@@ -99,14 +98,14 @@ impl ModeChooser {
         in_place.requests > copied.requests || in_place.segments >= FEWER * copied.segments.max(1)
     }
 
-    /// Chooses for a transfer of `bytes` that begins now.
+    /// Chooses the mode of a transfer of `bytes` that begins now.
     pub(crate) fn begin(self: &Arc<ModeChooser>, bytes: u64) -> TimedTransfer {
         let mode = lock(&self.choice).begin(self.clock.now());
         TimedTransfer { chooser: Arc::clone(self), mode, bytes, is_with_device: true }
     }
 }
 
-/// A transfer whose mode was chosen, until it has ended.
+/// A timed transfer in progress whose mode was chosen.
 pub(crate) struct TimedTransfer {
     chooser: Arc<ModeChooser>,
     pub(crate) mode: CopyMode,
@@ -115,12 +114,12 @@ pub(crate) struct TimedTransfer {
 }
 
 impl TimedTransfer {
-    /// Notes that the device is done with the transfer.
+    /// Records that the device has completed the transfer.
     pub(crate) fn done(&mut self) {
         self.end(self.bytes);
     }
 
-    /// Runs `work` on its bytes, whose time is a part of the cost.
+    /// Runs `work` on the transfer's bytes and adds its time to the cost.
     pub(crate) fn spend<T>(&self, work: impl FnOnce() -> T) -> T {
         let since = self.chooser.clock.now();
         let result = work();
@@ -145,15 +144,15 @@ impl Drop for TimedTransfer {
 
 /// The costs of the modes, and the mode of the next transfer.
 ///
-/// A window measures one mode. It counts the time in which transfers of its mode were under way and none of the
-/// other: a change in mid-stream counts for neither.
+/// A window measures one mode. It counts the time in which only transfers of its mode were in flight, so a change in
+/// mid-stream counts for neither.
 #[derive(Debug)]
 struct CostChoice {
-    /// The better mode, as far as is known, and its cost: nanoseconds for each MiB, smoothed.
+    /// The better mode so far; the next field is its smoothed cost in nanoseconds per MiB.
     best: CopyMode,
     cost: Option<u64>,
     window: CostWindow,
-    /// Windows until the next trial, and between the one after and the next.
+    /// Windows until the next trial; `pause` is the number of windows after that one.
     until_trial: u32,
     pause: u32,
     in_flight: [u32; 2],
@@ -172,7 +171,7 @@ impl CostWindow {
         CostWindow { mode, bytes: 0, time: Duration::ZERO }
     }
 
-    /// Returns its nanoseconds for each MiB.
+    /// Returns the cost in nanoseconds per MiB.
     fn cost(&self) -> u64 {
         let cost = (self.time.as_nanos() << 20) / u128::from(self.bytes.max(1));
         u64::try_from(cost).unwrap_or(u64::MAX)
@@ -195,7 +194,7 @@ impl CostChoice {
     /// Returns the mode of a transfer that begins now.
     fn begin(&mut self, now: Time) -> CopyMode {
         self.pass(now);
-        // Better between two batches than within one.
+        // Change the mode between batches rather than within one.
         let is_idle = self.in_flight == [0; 2];
         if self.window.bytes >= WINDOW_BYTES * if is_idle { 1 } else { 2 } {
             self.turn();
@@ -204,7 +203,7 @@ impl CostChoice {
         self.window.mode
     }
 
-    /// Notes that a device is done with `bytes`.
+    /// Records that the device has completed a transfer of `bytes`.
     fn end(&mut self, now: Time, mode: CopyMode, bytes: u64) {
         self.pass(now);
         let left = &mut self.in_flight[mode as usize];
@@ -215,7 +214,7 @@ impl CostChoice {
         }
     }
 
-    /// Notes time that callers' threads have spent.
+    /// Adds time that callers' threads have spent.
     fn spent(&mut self, mode: CopyMode, time: Duration) {
         if mode == self.window.mode {
             self.window.time += time;
@@ -225,7 +224,7 @@ impl CostChoice {
     fn pass(&mut self, now: Time) {
         let mode = self.window.mode;
         let [mine, others] = [mode, mode.other()].map(|one| self.in_flight[one as usize]);
-        // Threads read the clock before they have the lock.
+        // Threads read the clock before they take the lock, so `now` may lie before `since`.
         let passed = now.since(self.since.min(now));
         if mine > 0 && others == 0 {
             self.window.time += passed;
@@ -233,7 +232,7 @@ impl CostChoice {
         self.since = self.since.max(now);
     }
 
-    /// Ends a window, and begins the next.
+    /// Ends a window and begins the next.
     fn turn(&mut self) {
         let CostWindow { mode, .. } = self.window;
         let cost = self.window.cost();
@@ -271,11 +270,11 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// A device with its own speed for each mode, and callers that make `depth` requests of a MiB at a time.
+    /// A device with a speed for each mode, and callers that make `depth` requests of one MiB at a time.
     struct Lab {
         choice: CostChoice,
         now: Time,
-        /// Microseconds for each MiB, in place and copied: of the device, and of the callers.
+        /// The device's microseconds per MiB, in place and copied; the next field has the callers'.
         device: [u64; 2],
         callers: [u64; 2],
         copied: u64,
@@ -286,7 +285,7 @@ mod tests {
             Lab { choice: CostChoice::new(Time::ZERO), now: Time::ZERO, device, callers, copied: 0 }
         }
 
-        /// Moves batches, each of which begins when the last has ended.
+        /// Moves batches one after another.
         fn batches(&mut self, count: u64, depth: u64) {
             for _ in 0..count {
                 let modes: Vec<CopyMode> =

@@ -1,5 +1,4 @@
-//! Bytes that were read for a caller, of which some passed through a pool: verified, and copied to the caller's memory.
-
+//! Verifies bytes read for a caller, and copies those that passed through a pool to the caller's memory.
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -13,20 +12,19 @@ use crate::shard::{Unverified, Verdict};
 
 /// Bytes that were read, on their way to the caller's memory.
 pub(crate) struct CopyOut {
-    /// The bytes that passed through the pool, behind those that went to the caller's memory in place.
+    /// The bytes in pool memory; they follow those read in place.
     pub(crate) run: Option<PoolBuffer>,
     /// The caller's memory for these bytes.
     pub(crate) into: Vec<Buffer>,
-    /// The number of bytes that went in place.
+    /// The number of bytes read in place.
     pub(crate) in_place: usize,
-    /// The time that the read takes, if its mode was chosen.
+    /// The timing of the read, if its mode was chosen.
     pub(crate) timed: Option<TimedTransfer>,
     pub(crate) counts: Arc<Counts>,
 }
 
 impl CopyOut {
-    /// Verifies what was read, of which `along` is what went in place, and copies the rest. Returns the caller's
-    /// memory.
+    /// Verifies the bytes, of which `along` were read in place, and copies the rest. Returns the caller's memory.
     pub(crate) fn verify(self, unverified: Unverified, along: AnyBuffer) -> (AnyBuffer, Verdict) {
         let CopyOut { run, mut into, in_place, timed, counts } = self;
         let through = run.as_ref().map_or(0, |run| run.len());
@@ -58,13 +56,13 @@ impl CopyOut {
         (any(joined(list(along), into)), verdict)
     }
 
-    /// Returns whether some of the bytes passed through the pool. They leave it only verified: if a device lies, the
-    /// pool may hold another caller's bytes.
+    /// Returns whether some of the bytes are in pool memory. They must be verified before they leave it: if a device
+    /// lies, the pool may hold another caller's bytes.
     pub(crate) fn is_copied(&self) -> bool {
         self.run.is_some()
     }
 
-    /// Ends a read of which all went in place (`along`), unverified. Returns the caller's memory.
+    /// Ends an unverified read that went entirely in place (`along`). Returns the caller's memory.
     pub(crate) fn end_in_place(self, along: AnyBuffer) -> AnyBuffer {
         debug_assert!(self.run.is_none(), "nothing is to be copied");
         self.counts.count_in_place(self.in_place);

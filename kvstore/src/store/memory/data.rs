@@ -1,4 +1,4 @@
-//! The data of a put or a part: in registered memory, or waiting for some.
+//! The data of a put or a part: in registered memory, or waiting for it.
 
 use adit_driver::memory::AnyBuffer;
 
@@ -9,10 +9,10 @@ use super::pool::{Counts, PoolBuffer};
 use super::unfinished::Unfinished;
 use crate::error::Error;
 
-/// Data of a request.
+/// A request's data.
 pub(crate) enum Data {
     Registered(RegisteredData),
-    /// Data that are copied once there is memory.
+    /// Data to copy once memory is free.
     Unregistered(Unregistered<'static>),
 }
 
@@ -24,10 +24,10 @@ pub(crate) struct RegisteredData {
     pub(crate) origin: Origin,
 }
 
-/// Data that found no registered memory.
+/// Data without registered memory.
 pub(crate) struct Unregistered<'a> {
     payload: Payload<'a>,
-    /// The part of them that is copied: all bytes, or some of the caller's memory.
+    /// The part to copy: all bytes, or a part of the caller's memory.
     split: BounceSplit,
 }
 
@@ -37,23 +37,22 @@ impl<'a> Unregistered<'a> {
         self.payload.bytes()
     }
 
-    /// Returns how much memory it lacks, and for which device, or any.
+    /// Returns how many bytes of memory are missing, and for which device, or for any.
     pub(crate) fn lacks(&self) -> (usize, Option<u8>) {
         (self.split.through, self.split.device)
     }
 
-    /// Returns the data as the call was given them.
+    /// Returns the data as the caller passed them.
     pub(crate) fn into_payload(self) -> Payload<'a> {
         self.payload
     }
 
-    /// Gives up the data, and returns the memory that the caller lent.
+    /// Drops the data and returns the memory that the caller lent.
     pub(crate) fn into_lent(self) -> AnyBuffer {
         self.payload.into_lent()
     }
 
-    /// Copies the data, or the part of them that has to be copied, to `buffer`, which is as long as it
-    /// [lacks](Self::lacks).
+    /// Copies the data, or the part that needs it, to `buffer`, whose length is that of [`Self::lacks`].
     pub(crate) fn register(self, mut buffer: PoolBuffer, counts: &Counts) -> RegisteredData {
         match self.payload.0 {
             Form::Pooled(own) => RegisteredData::pooled(own),
@@ -90,7 +89,7 @@ impl DeviceReach {
     /// several that keep their order, the plain bytes behind data that wait (`is_short`) wait, too.
     ///
     /// # Errors
-    /// [`Error::Invalid`] if there never will be enough, with the caller's memory.
+    /// [`Error::Invalid`], with the caller's memory, if there never will be enough room.
     pub(crate) fn register(
         &self,
         payload: Payload<'_>,
@@ -146,8 +145,8 @@ impl DeviceReach {
         }
     }
 
-    /// Takes registered memory that devices can use as it is, or that none knows. Copies it if that costs less and
-    /// there is room.
+    /// Takes registered memory that devices can use unchanged, or that no device knows. Copies it if that costs less
+    /// and there is room.
     fn lend_whole(&self, memory: AnyBuffer, bytes: u64, device: Option<u8>) -> RegisteredData {
         let timed = self.begin_put(&memory, bytes, device);
         let is_copied = timed.as_ref().is_some_and(|timed| timed.mode == CopyMode::Copied);

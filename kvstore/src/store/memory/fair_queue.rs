@@ -1,7 +1,7 @@
 //! A queue for a scarce resource, in order of arrival.
 //!
-//! A returned amount goes to requests in the queue, so that a newcomer cannot take it first. A request that fits may
-//! overtake larger ones that do not, but the first in the queue at most [`OVERTAKES_MAX`] times.
+//! A returned amount goes to queued requests before newcomers. A request that fits may overtake larger ones that do
+//! not, but the first in the queue at most [`OVERTAKES_MAX`] times.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 /// How often the first in the queue may be overtaken.
 const OVERTAKES_MAX: u32 = 64;
-/// How many requests that do not fit are passed over in search of one that does.
+/// How many requests that do not fit are skipped in search of one that does.
 const LOOKS_MAX: u32 = 16;
 
 /// The wakers of the requests that were granted. Call them without a lock.
@@ -19,10 +19,10 @@ pub(crate) type Served = SmallVec<[Waker; 4]>;
 /// Numbered requests for grants `G`.
 pub(crate) struct FairQueue<G> {
     waiting: BTreeMap<u64, QueuedRequest>,
-    /// Grants that were not collected yet.
+    /// Grants not yet collected.
     granted: BTreeMap<u64, G>,
     next: u64,
-    /// How often the first was overtaken.
+    /// How often the first request was overtaken.
     overtaken: u32,
 }
 
@@ -43,7 +43,7 @@ impl<G> FairQueue<G> {
         self.waiting.is_empty()
     }
 
-    /// Adds a request at the end; `waker` is called once it is granted. Call [`FairQueue::serve`] after that.
+    /// Adds a request at the end; `waker` is called once it is granted. Call [`FairQueue::serve`] afterwards.
     pub(crate) fn enter(&mut self, amount: usize, waker: Waker) -> u64 {
         let number = self.next;
         self.next += 1;
@@ -76,7 +76,7 @@ impl<G> FairQueue<G> {
         self.granted.remove(&number)
     }
 
-    /// Removes a request, and returns its grant if it was not collected. Call [`FairQueue::serve`] after that.
+    /// Removes a request and returns its grant if it was not collected. Call [`FairQueue::serve`] afterwards.
     pub(crate) fn leave(&mut self, number: u64) -> Option<G> {
         if self.waiting.keys().next() == Some(&number) {
             self.overtaken = 0;
@@ -156,7 +156,7 @@ mod tests {
             overtakes += 1;
         }
         assert_eq!(overtakes, OVERTAKES_MAX);
-        // From now on what comes back is kept for the first in line.
+        // From now on, returned things are kept for the first in line.
         things.give(9);
         assert!(things.has(large));
         let last = things.enter(1);

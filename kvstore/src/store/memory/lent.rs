@@ -1,10 +1,10 @@
-//! Memory of the caller's that a device cannot use as it is.
+//! Splits callers' memory into the part that a device uses in place and the part that is copied.
 //!
-//! A device moves whole units of 4 KiB, to and from memory that it knows. Of memory that begins or ends elsewhere, or
-//! is registered for another device, only the aligned part goes along; the rest, or all, passes through a pool and is
-//! copied, which is counted. Memory that no device of the store knows is left to the shard, which refuses it.
+//! A device moves whole units of 4 KiB, to and from memory registered for it. Of unaligned memory only the aligned part
+//! goes in place; the rest, and memory registered for another device, is copied through a pool, which is counted. The
+//! shard refuses memory that no device of the store knows.
 //!
-//! Memory that a device can use as it is may still pass through a pool, where that costs less ([`super::copy_mode`]).
+//! Memory that a device can use in place may still pass through a pool, where that costs less ([`super::copy_mode`]).
 
 use std::sync::Arc;
 
@@ -18,10 +18,10 @@ use crate::model::place::UNIT_BYTES;
 
 const UNIT: usize = UNIT_BYTES as usize;
 
-/// The memory that the devices of a store can use: its pools, and memory of callers.
+/// Decides which memory the devices of a store can use: its pools, and callers' memory.
 pub(crate) struct DeviceReach {
     devices: Vec<Device>,
-    /// For each device the choosers of reads and of writes, if the size of pages matters to it.
+    /// For each device, the choosers of reads and of writes, if page size matters to it.
     choosers: Vec<Option<[Arc<ModeChooser>; 2]>>,
     pub(super) pools: Arc<Pools>,
 }
@@ -35,12 +35,12 @@ impl DeviceReach {
         DeviceReach { devices: devices.to_vec(), choosers, pools: Arc::clone(pools) }
     }
 
-    /// Returns the counters of copied bytes and of others.
+    /// Returns the counters of copies and of memory beyond the pools.
     pub(crate) fn counts(&self) -> &Arc<Counts> {
         &self.pools.counts
     }
 
-    /// Times a read of `bytes` that its device can do in place, if its mode is open to choice.
+    /// Begins timing a read of `bytes` that its device can do in place, if its mode is open to choice.
     pub(crate) fn begin_read(
         &self,
         device: u8,
@@ -51,8 +51,8 @@ impl DeviceReach {
         chooser.is_open(into, bytes as u64).then(|| chooser.begin(bytes as u64))
     }
 
-    /// Times a put that its device can do in place, if its mode is open to choice. A put for any device counts for
-    /// the first one that has a choice.
+    /// Begins timing a put that its device can do in place, if its mode is open to choice. A put for any device counts
+    /// for the first device that has a choice.
     pub(super) fn begin_put(
         &self,
         memory: &AnyBuffer,
@@ -60,7 +60,7 @@ impl DeviceReach {
         device: Option<u8>,
     ) -> Option<TimedTransfer> {
         if bytes_of(memory) < bytes || !self.knows(memory) {
-            // The shard refuses it.
+            // The shard refuses such memory.
             return None;
         }
         let any = || self.choosers.iter().flatten().next();
@@ -69,7 +69,7 @@ impl DeviceReach {
         chooser.is_open(slice(memory), bytes).then(|| chooser.begin(bytes))
     }
 
-    /// Returns whether a device can use the memory from its first byte on.
+    /// Returns whether a device can use the memory from the first byte on.
     pub(crate) fn reaches(&self, device: usize, memory: &impl IoBuffer) -> bool {
         let device = &self.devices[device];
         let lba_bytes = device.info().lba_bytes as usize;
@@ -90,7 +90,7 @@ impl DeviceReach {
     /// Returns whether each device can use all of the memory and its mode is not open to choice, or no device knows it.
     pub(crate) fn needs_no_copy(&self, memory: &AnyBuffer) -> bool {
         if memory.segment_count() == 0 {
-            // An empty object is read by way of a pool.
+            // An empty object is read through a pool.
             return false;
         }
         let reads = self.choosers.iter().flatten().map(|[reads, _]| reads);
@@ -99,8 +99,8 @@ impl DeviceReach {
         (is_used && !{ reads }.any(is_open)) || !self.knows(memory)
     }
 
-    /// Returns how the memory of a put of `bytes` is split for `device`, or for any; `None` if it goes as it is, or
-    /// no device knows it.
+    /// Returns how the memory of a put of `bytes` is split for `device`, or for any; `None` if all of it goes in place,
+    /// or if no device knows it.
     pub(super) fn split(
         &self,
         memory: &AnyBuffer,
@@ -108,7 +108,7 @@ impl DeviceReach {
         device: Option<u8>,
     ) -> Option<BounceSplit> {
         if bytes == 0 {
-            // One unit of a pool goes to the device, and none of the caller's memory.
+            // One unit of pool memory goes to the device, and none of the caller's.
             return Some(BounceSplit { head: 0, through: 0, device });
         }
         let devices = device
@@ -130,24 +130,24 @@ impl DeviceReach {
     }
 }
 
-/// How much of lent memory goes to a device in place, and how much by copy.
+/// A split of lent memory: how much a device uses in place, and how much is copied.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BounceSplit {
-    /// Bytes that go as they are.
+    /// Bytes used in place.
     head: usize,
-    /// Bytes behind them that pass through a pool.
+    /// Bytes behind `head` that are copied through a pool.
     pub(super) through: usize,
-    /// The device that the pool's memory is for, or any.
+    /// The device that the pool memory is for; `None` for any.
     pub(super) device: Option<u8>,
 }
 
 impl BounceSplit {
-    /// Splits off nothing of `bytes`: all are copied, though a device can use them as they are.
+    /// Returns a split that copies all of `bytes`, although a device could use them in place.
     pub(super) fn copied(bytes: u64, device: Option<u8>) -> BounceSplit {
         BounceSplit { head: 0, through: bytes as usize, device }
     }
 
-    /// Returns what goes to the device: a part of the memory, and a copy of the rest in `run`, if there is a rest.
+    /// Returns the memory for the device: a part of the caller's, and a copy of the rest in `run`, if there is a rest.
     pub(super) fn carry(
         self,
         memory: AnyBuffer,
@@ -168,19 +168,19 @@ impl BounceSplit {
     }
 }
 
-/// Whose memory a request has: its caller's, a pool's, or both.
+/// The owners of a request's memory: its caller, a pool, or both.
 #[derive(Default)]
 pub(crate) struct Origin {
-    /// The pool of its last run, unless all is the caller's.
+    /// The pool of the last run, unless all memory is the caller's.
     pool: Option<Arc<Pool>>,
-    /// The caller's memory behind the part that went along.
+    /// The caller's memory behind the part used in place.
     rest: Vec<Buffer>,
-    /// The time that the put takes, if its mode was chosen.
+    /// The timing of the put, if its mode was chosen.
     timed: Option<TimedTransfer>,
 }
 
 impl Origin {
-    /// Returns the origin of memory that is all of a pool.
+    /// Returns the origin of memory that belongs entirely to a pool.
     pub(super) fn pooled(pool: Arc<Pool>) -> Origin {
         Origin { pool: Some(pool), rest: Vec::new(), timed: None }
     }
@@ -190,7 +190,7 @@ impl Origin {
         Origin { timed, ..self }
     }
 
-    /// Notes that a device has all bytes.
+    /// Records that the device has all bytes.
     pub(crate) fn done(&mut self) {
         self.timed.iter_mut().for_each(TimedTransfer::done);
     }
@@ -200,7 +200,7 @@ impl Origin {
         self.pool.as_ref().filter(|_| self.rest.is_empty())
     }
 
-    /// Returns the caller's memory as it was given, and the rest to its pool.
+    /// Returns the caller's memory as it was lent, and returns the rest to its pool.
     pub(crate) fn restore(self, memory: AnyBuffer) -> AnyBuffer {
         if self.pool.is_none() && self.rest.is_empty() {
             return memory;

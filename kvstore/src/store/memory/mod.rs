@@ -3,13 +3,13 @@
 //! | file | holds |
 //! |---|---|
 //! | `fair_queue` | a queue for a scarce resource |
-//! | `pool` | reused registered memory, and the queue for it |
+//! | `pool` | reused registered memory and its queue |
 //! | `segments` | memory as a list of buffers |
 //! | `payload`, `unfinished` | the data of a call, and the error of one that failed |
-//! | `lent` | memory of callers that devices can use in place, and how the rest is copied |
+//! | `lent` | which part of callers' memory devices use in place; the rest is copied |
 //! | `data` | data in registered memory, or waiting for it |
-//! | `copy_mode` | whether a transfer that a device can do in place is copied all the same |
-//! | `copy_out` | bytes that were read, on their way to the caller's memory |
+//! | `copy_mode` | whether a transfer that could go in place is copied because that is cheaper |
+//! | `copy_out` | bytes read, on their way to the caller's memory |
 
 mod copy_mode;
 mod copy_out;

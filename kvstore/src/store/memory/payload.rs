@@ -16,11 +16,11 @@ pub struct Payload<'a>(pub(super) Form<'a>);
 
 #[derive(Debug)]
 pub(super) enum Form<'a> {
-    /// Copied to registered memory, and counted as copied.
+    /// Plain bytes, which are copied to registered memory and counted as copied.
     Bytes(Plain<'a>),
     /// The store's own memory, which returns to its pool.
     Pooled(PoolBuffer),
-    /// The caller's registered memory, which comes back with the answer.
+    /// The caller's registered memory, which returns with the answer.
     Lent { memory: AnyBuffer, bytes: u64 },
 }
 
@@ -29,11 +29,11 @@ pub(super) enum Form<'a> {
 pub(super) enum Plain<'a> {
     Slice(&'a [u8]),
     Owned(Bytes),
-    /// One after another.
+    /// Slices, concatenated.
     Slices(&'a [IoSlice<'a>]),
-    /// One after another.
+    /// Shared buffers, concatenated.
     Shared(&'a [Bytes]),
-    /// Bytes that others may write meanwhile.
+    /// Bytes that others may write at the same time.
     Changing(SharedBytes<'a>),
 }
 
@@ -47,7 +47,7 @@ impl Plain<'_> {
         len
     }
 
-    /// Copies all bytes to `into`, which has the same length.
+    /// Copies all bytes to `into`, which must have the same length.
     pub(super) fn copy_to(&self, into: &mut [u8]) {
         if let Plain::Changing(bytes) = self {
             return SharedBytesMut::from(into).copy_from(*bytes);
@@ -61,7 +61,7 @@ impl Plain<'_> {
         assert!(rest.is_empty(), "there is room for the bytes and no more");
     }
 
-    /// Calls `f` with each slice, for all but changing bytes, to which no reference may exist.
+    /// Calls `f` with each slice. Skips changing bytes, to which no reference may exist.
     fn each(&self, mut f: impl FnMut(&[u8])) {
         match self {
             Plain::Slice(slice) => f(slice),
@@ -75,15 +75,15 @@ impl Plain<'_> {
 
 impl Payload<'static> {
     /// Lends the first `bytes` bytes of registered memory. A device reads them in place if the memory begins at a
-    /// multiple of its LBA and is whole units of 4 KiB, up to 4095 bytes of which are zeroed behind the object's end.
-    /// Otherwise the part that is not aligned is copied, and no byte of the memory changes.
+    /// multiple of the device's LBA size and consists of whole units of 4 KiB; up to 4095 bytes behind the object's end
+    /// are then zeroed. Otherwise the unaligned part is copied, and no byte of the memory changes.
     pub fn lent(memory: impl Into<AnyBuffer>, bytes: u64) -> Payload<'static> {
         Payload(Form::Lent { memory: memory.into(), bytes })
     }
 }
 
 impl Payload<'_> {
-    /// Returns its length in bytes.
+    /// Returns the length in bytes.
     pub fn bytes(&self) -> u64 {
         match &self.0 {
             Form::Bytes(bytes) => bytes.len() as u64,
@@ -92,12 +92,12 @@ impl Payload<'_> {
         }
     }
 
-    /// Returns whether it is the caller's registered memory, which may be longer than the data.
+    /// Returns whether the payload is the caller's registered memory, which may be longer than the data.
     pub(crate) fn is_lent(&self) -> bool {
         matches!(self.0, Form::Lent { .. })
     }
 
-    /// Copies borrowed bytes to the heap. Returns how many were copied.
+    /// Copies borrowed bytes to the heap. Also returns the number of bytes copied.
     pub(super) fn into_owned(self) -> (Payload<'static>, usize) {
         let (form, copied) = match self.0 {
             Form::Bytes(Plain::Owned(bytes)) => (Form::Bytes(Plain::Owned(bytes)), 0),
@@ -140,7 +140,7 @@ impl<'a, const N: usize> From<&'a [u8; N]> for Payload<'a> {
     }
 }
 
-/// The only vector that is a payload, so that the type of an empty one is clear.
+/// No other vector converts to a payload, so the type of `vec![]` is clear.
 impl From<Vec<u8>> for Payload<'_> {
     fn from(bytes: Vec<u8>) -> Self {
         Bytes::from(bytes).into()
@@ -153,21 +153,21 @@ impl From<Bytes> for Payload<'_> {
     }
 }
 
-/// Slices that make up the object one after another.
+/// The object is the concatenation of the slices.
 impl<'a> From<&'a [IoSlice<'a>]> for Payload<'a> {
     fn from(slices: &'a [IoSlice<'a>]) -> Payload<'a> {
         Payload(Form::Bytes(Plain::Slices(slices)))
     }
 }
 
-/// Parts that make up the object one after another.
+/// The object is the concatenation of the parts.
 impl<'a> From<&'a [Bytes]> for Payload<'a> {
     fn from(parts: &'a [Bytes]) -> Payload<'a> {
         Payload(Form::Bytes(Plain::Shared(parts)))
     }
 }
 
-/// Bytes that others may write meanwhile: the object is what the copy holds.
+/// Others may write the bytes at the same time; the object has the bytes of the copy.
 impl<'a> From<SharedBytes<'a>> for Payload<'a> {
     fn from(bytes: SharedBytes<'a>) -> Payload<'a> {
         Payload(Form::Bytes(Plain::Changing(bytes)))

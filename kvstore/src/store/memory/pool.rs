@@ -1,11 +1,11 @@
-//! Reused registered memory: copied data passes through it, and gets read into it.
+//! Reused registered memory, for copied data and for reads.
 //!
-//! A pool is one region, mapped for one device, or for all devices reached through the kernel. When it is used up,
+//! A pool is one region, mapped for one device, or for all devices reached through the kernel. When it is exhausted,
 //! requests wait in a queue until memory returns ([`super::fair_queue`]), or are refused. A [`PoolBuffer`] returns to
 //! its pool when dropped, on any thread.
 //!
-//! A request that would wait for memory that only callers can give back gets memory of its own (`thread/memory_waits`),
-//! which is freed instead of returned.
+//! A request that would wait for memory that only callers hold gets extra memory (`thread/memory_waits`), which is
+//! freed instead of returned.
 
 use std::fmt;
 use std::ops::{Deref, DerefMut, Range};
@@ -29,9 +29,9 @@ pub(crate) struct Pool {
     region: Range<u64>,
     pages: PageKind,
     state: Mutex<PoolState>,
-    /// How often memory came back.
+    /// Number of returns of memory.
     returns: AtomicU64,
-    /// Bytes, extra memory included, in requests that are carried out.
+    /// Bytes in requests being carried out, extra memory included.
     in_requests: AtomicUsize,
 }
 
@@ -61,12 +61,12 @@ impl Pool {
         (self.region.end - self.region.start) as usize
     }
 
-    /// Returns the free bytes, contiguous or not. Looks at every run.
+    /// Returns the free bytes, contiguous or not. Visits every run.
     pub(crate) fn free_bytes(&self) -> usize {
         lock(&self.state).runs.free_bytes()
     }
 
-    /// Takes whole units for `len` bytes, if a contiguous run is free and no request waits for one.
+    /// Takes whole units for `len` bytes, if a contiguous run is free and no request is queued.
     pub(crate) fn take(self: &Arc<Pool>, len: usize) -> Option<PoolBuffer> {
         let mut state = lock(&self.state);
         let run =
@@ -75,7 +75,7 @@ impl Pool {
         run.map(|run| PoolBuffer { run: Some(run), len, pool: Arc::clone(self) })
     }
 
-    /// Enters the line for memory; `waker` is called when it is there.
+    /// Queues for memory; `waker` is called once it is granted.
     pub(crate) fn enter(self: &Arc<Pool>, len: usize, waker: Waker) -> QueuedTake {
         let mut state = lock(&self.state);
         let number = state.queue.enter(whole_units(len), waker);
@@ -94,22 +94,22 @@ impl Pool {
         Ok(PoolBuffer { run: Some(run), len, pool: Arc::clone(self) })
     }
 
-    /// Returns how often memory came back to the pool.
+    /// Returns how often memory returned to the pool.
     pub(crate) fn returns(&self) -> u64 {
         self.returns.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes in requests that are carried out, extra memory included.
+    /// Returns the bytes in requests being carried out, extra memory included.
     pub(crate) fn in_requests(&self) -> usize {
         self.in_requests.load(Ordering::Relaxed)
     }
 
-    /// Returns whether a run is of this pool's region.
+    /// Returns whether a run belongs to this pool's region.
     fn owns(&self, run: &Buffer) -> bool {
         self.region.contains(&run.iova().0)
     }
 
-    /// Takes back a run, and grants requests in the queue. Frees extra memory.
+    /// Takes back a run and grants queued requests. Frees extra memory.
     fn give(&self, run: Buffer) {
         if !self.owns(&run) {
             return;
@@ -129,7 +129,7 @@ fn serve(mut state: MutexGuard<'_, PoolState>) {
     served.into_iter().for_each(wake);
 }
 
-/// A place in the line for a pool's memory. Dropping it gives the place up.
+/// A place in the queue for a pool's memory. Dropping it leaves the queue.
 pub(crate) struct QueuedTake {
     pool: Arc<Pool>,
     number: u64,
@@ -137,7 +137,7 @@ pub(crate) struct QueuedTake {
 }
 
 impl QueuedTake {
-    /// Returns the memory once it was granted.
+    /// Returns the memory once it is granted.
     pub(crate) fn collect(&self) -> Option<PoolBuffer> {
         let run = lock(&self.pool.state).queue.collect(self.number)?;
         Some(PoolBuffer { run: Some(run), len: self.len, pool: Arc::clone(&self.pool) })
@@ -172,7 +172,7 @@ pub(crate) fn whole_units(len: usize) -> usize {
     len.max(1).next_multiple_of(UNIT_BYTES as usize)
 }
 
-/// Registered memory of the store's, on loan until it is dropped. Fill and put it to store an object without a copy.
+/// Registered memory of the store, returned when dropped. Fill it and put it to store an object without a copy.
 pub struct PoolBuffer {
     run: Option<Buffer>,
     len: usize,
@@ -188,7 +188,7 @@ impl PoolBuffer {
         PoolBuffer { run: Some(run), len, pool: Arc::clone(pool) }
     }
 
-    /// Like [`PoolBuffer::into_parts`], with the memory behind its bytes cleared: it may hold another caller's data.
+    /// Like [`PoolBuffer::into_parts`], but zeroes the memory behind the bytes: it may hold another caller's data.
     pub(crate) fn into_cleared_parts(self) -> (Buffer, Arc<Pool>) {
         let len = self.len;
         let (mut run, pool) = self.into_parts();
@@ -203,7 +203,7 @@ impl PoolBuffer {
         (run, Arc::clone(&self.pool))
     }
 
-    /// Returns whether it is memory for `len` bytes that `pool`'s devices can use.
+    /// Returns whether this buffer has `len` bytes and comes from `pool`.
     pub(crate) fn is_for(&self, len: usize, pool: &Arc<Pool>) -> bool {
         Arc::ptr_eq(&self.pool, pool) && self.len == len
     }
@@ -253,9 +253,9 @@ pub(crate) struct Counts {
     pub(crate) copied_bytes: AtomicU64,
     /// Bytes that devices read from callers' memory, or wrote to it.
     in_place_bytes: AtomicU64,
-    /// Requests that were given memory beyond the pools.
+    /// Requests given memory beyond the pools.
     pub(crate) spills: AtomicU64,
-    /// Bytes of that memory.
+    /// Bytes of memory given beyond the pools.
     pub(crate) spilled_bytes: AtomicU64,
 }
 
@@ -265,17 +265,17 @@ impl Counts {
         self.copied_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Counts bytes that were not copied.
+    /// Counts bytes moved in place.
     pub(crate) fn count_in_place(&self, bytes: usize) {
         self.in_place_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
-    /// Returns the bytes that were not copied.
+    /// Returns the bytes moved in place.
     pub(crate) fn in_place_bytes(&self) -> u64 {
         self.in_place_bytes.load(Ordering::Relaxed)
     }
 
-    /// Adds them to the counters of the shards.
+    /// Adds these counters to those of the shards.
     pub(crate) fn add_to(&self, stats: &mut Stats) {
         stats.copied_bytes += self.copied_bytes.load(Ordering::Relaxed);
         stats.spills += self.spills.load(Ordering::Relaxed);
@@ -310,7 +310,7 @@ impl Pools {
         Pools { pools, of_device, turn: AtomicUsize::new(0), counts: Arc::default() }
     }
 
-    /// Returns the pools, each with the index of a device that it is for.
+    /// Returns the pools, each with the index of one of its devices.
     pub(crate) fn each(&self) -> impl Iterator<Item = (&Arc<Pool>, usize)> {
         let device_of = |pool| self.of_device.iter().position(|of| *of == pool);
         self.pools.iter().enumerate().map(move |(number, pool)| {
@@ -323,8 +323,8 @@ impl Pools {
         &self.pools[self.of_device[usize::from(device)]]
     }
 
-    /// Takes memory that `device` can use. Without a device, takes from the pools in turn: the store places data
-    /// where its memory is.
+    /// Takes memory that `device` can use. Without a device, takes from the pools in turn: the store places data on a
+    /// device that can use their memory.
     pub(crate) fn take(&self, len: usize, device: Option<u8>) -> Option<PoolBuffer> {
         if let Some(device) = device {
             return self.of_device(device).take(len);
@@ -338,7 +338,7 @@ impl Pools {
         self.pools.iter().map(|pool| (pool.bytes(), pool.bytes() - pool.free_bytes()))
     }
 
-    /// Enters the line for memory that `device` can use; without a device, for that of one pool.
+    /// Queues for memory that `device` can use; without a device, for memory of one pool.
     pub(crate) fn enter(&self, len: usize, device: Option<u8>, waker: Waker) -> QueuedTake {
         let number = || self.turn.fetch_add(1, Ordering::Relaxed) % self.pools.len();
         let pool = device.map_or_else(|| &self.pools[number()], |device| self.of_device(device));
@@ -361,10 +361,10 @@ impl Pools {
         Err(Error::invalid("the length in bytes", len, fix))
     }
 
-    /// Like [`Pools::check`], for `len` bytes of an object that are read at once: all of it, or a range.
+    /// Like [`Pools::check`], for a read of `len` bytes at once: a whole object, or a range.
     ///
     /// # Errors
-    /// [`Error::Invalid`], which names the reader.
+    /// [`Error::Invalid`], which suggests a streaming reader.
     pub(crate) fn check_read(&self, len: u64, is_range: bool) -> Result<()> {
         self.check(len).map_err(|_| {
             let what = if is_range {
@@ -381,7 +381,7 @@ impl Pools {
         })
     }
 
-    /// Returns the most bytes that any buffer may have.
+    /// Returns the maximum bytes of any buffer.
     pub(crate) fn bytes_max(&self) -> usize {
         self.pools.iter().map(|pool| pool.bytes()).min().unwrap_or(0)
     }

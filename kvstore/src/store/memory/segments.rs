@@ -10,7 +10,7 @@ pub(crate) fn bytes_of(memory: &AnyBuffer) -> u64 {
     (0..memory.segment_count()).map(|index| memory.segment(index).len).sum()
 }
 
-/// Returns whether each buffer has whole units.
+/// Returns whether each buffer consists of whole units.
 pub(super) fn is_whole(memory: &AnyBuffer) -> bool {
     (0..memory.segment_count()).all(|index| memory.segment(index).len.is_multiple_of(UNIT_BYTES))
 }
@@ -49,7 +49,7 @@ pub(crate) fn split(mut parts: Vec<Buffer>, head: usize) -> (Option<Buffer>, Vec
     (Some(along), parts)
 }
 
-/// Appends `rest` to `parts`, and joins what [`split`] has split.
+/// Appends `rest` to `parts`, and rejoins a buffer that [`split`] has split.
 pub(crate) fn joined(mut parts: Vec<Buffer>, rest: Vec<Buffer>) -> Vec<Buffer> {
     for next in rest {
         let left = match parts.last_mut() {
@@ -86,7 +86,7 @@ pub(crate) fn copy_at(mut at: usize, mut bytes: &[u8], into: &mut [Buffer]) {
     assert!(bytes.is_empty(), "what is read fits in the caller's memory");
 }
 
-/// Copies `bytes` to the beginning of the caller's memory, which has room for them.
+/// Copies `bytes` to the beginning of the caller's memory, which must have room for them.
 pub(crate) fn fill(bytes: &[u8], into: &mut AnyBuffer) {
     match into {
         AnyBuffer::None => copy_at(0, bytes, &mut []),

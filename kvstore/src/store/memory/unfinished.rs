@@ -4,13 +4,13 @@ use adit_driver::memory::AnyBuffer;
 
 use crate::error::{Error, Failure};
 
-/// Why a request failed, with any memory that the caller lent: `M` is the memory of the store that it was lent to.
+/// The error of a request, with any memory that the caller lent; `M` is the store's type of lent memory.
 #[derive(Debug, thiserror::Error)]
 #[error("{error}")]
 pub struct Unfinished<M = AnyBuffer> {
     /// The reason.
     pub error: Box<Error>,
-    /// The memory lent with the request. None if a device may still write it.
+    /// The memory lent with the request; none if a device may still write it.
     pub memory: M,
 }
 

@@ -13,11 +13,11 @@ use crate::store::core::Core;
 use crate::store::request::ThreadShard;
 use crate::store::thread::KINDS;
 
-/// The figures of a store at one moment.
+/// A store's figures at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Sample {
     pub(super) stats: Stats,
-    /// From the call to the answer, for each of [`KINDS`].
+    /// Times from call to answer, for each of [`KINDS`].
     pub(super) latencies: [Latencies; KINDS.len()],
     /// Requests that failed.
     pub(super) failures: u64,
@@ -25,14 +25,14 @@ pub(super) struct Sample {
     pub(super) waiting_for_memory: u64,
     /// Requests that wait for room on the media.
     pub(super) waiting_for_room: u64,
-    /// Jobs in each thread's mailbox, and how many it takes.
+    /// Jobs in each thread's mailbox, and its capacity.
     pub(super) mailboxes: Vec<(usize, usize)>,
-    /// Bytes of each pool, and how many are lent.
+    /// Bytes of each pool, and the bytes lent.
     pub(super) pools: Vec<(usize, usize)>,
     pub(super) in_place_bytes: u64,
-    /// Each device by its name.
+    /// Devices by name.
     pub(super) devices: Vec<(String, DeviceFigures)>,
-    /// The tenants in the order of their names.
+    /// Tenants in the order of their names.
     pub(super) tenants: Vec<TenantStats>,
 }
 
@@ -77,7 +77,7 @@ impl Sample {
     }
 }
 
-/// A metric: its name, its type, its help text, and its value, if it has one.
+/// A metric: name, type, help text, and value, if it has one.
 struct Metric<T> {
     name: &'static str,
     kind: &'static str,
@@ -247,7 +247,7 @@ impl Text {
         self.add(EVICTIONS, names.map(|name| Some(("reason", name))).into_iter().zip(reasons));
     }
 
-    /// Adds a table of metrics, each with a sample for each of `items`, which a label tells apart if there are several.
+    /// Adds a table of metrics, each with a sample for each of `items`; labels distinguish several items.
     fn add<'a, T: 'a>(
         &mut self,
         metrics: &[Metric<T>],
@@ -263,7 +263,7 @@ impl Text {
         }
     }
 
-    /// Like [`Text::add`], for items that `label` tells apart by their numbers.
+    /// Like [`Text::add`], for items that `label` distinguishes by number.
     fn add_numbered<T>(&mut self, metrics: &[Metric<T>], label: &'static str, items: &[T]) {
         let numbers: Vec<String> = (0..items.len()).map(|number| number.to_string()).collect();
         self.add(metrics, numbers.iter().map(|number| Some((label, &**number))).zip(items));

@@ -93,7 +93,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
         });
         tell_damage(&mut opened.parts, shard, &recovery, keeps_outdated);
         let reverted = tell_reverted(shard, &recovery);
-        // What was dropped stays so, also if the block can be read the next time.
+        // Dropped objects stay dropped, even if the lost block becomes readable again.
         if reverted > 0 || recovery.outdated > 0 && !keeps_outdated {
             checkpoint_at_once(&mut opened, clock)?;
         }
@@ -126,7 +126,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     pub fn attach(&mut self, device: u8, lane: Lane<Q>) -> Result<Lane<Q>> {
         self.parts.lanes.check_attach(device, &lane)?;
         self.wake();
-        // It may have failed since the last turn.
+        // The device may have failed since the last turn.
         self.parts.note_failures();
         let device = usize::from(device);
         if self.parts.lanes.is_home(device) {
@@ -138,8 +138,8 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     }
 }
 
-/// Joins the parts of a shard that begins with these objects, at most `objects_max`, whose records have
-/// `record_bytes_max` in a checkpoint.
+/// Assembles a shard from these tables: at most `objects_max` objects, whose records may take `record_bytes_max` in a
+/// checkpoint.
 fn join<Q: CommandQueue<Load>, R>(
     (lanes, log): (Lanes<Q>, Log),
     (found, (objects_max, record_bytes_max)): (FoundTables, (u32, u64)),
@@ -190,7 +190,7 @@ fn checkpoint_at_once<Q: CommandQueue<Load>, R>(
     Ok(())
 }
 
-/// Counts what damage to the journal and the checkpoints took, and warns.
+/// Counts and reports losses by damage to the journal and the checkpoints.
 fn tell_damage<Q, R>(
     parts: &mut Parts<Q, R>,
     shard: u16,
@@ -220,7 +220,7 @@ fn tell_damage<Q, R>(
     );
 }
 
-/// Returns how many objects a power cut has taken the newest version of, and warns.
+/// Returns and reports the number of objects whose newest version a power cut has taken.
 fn tell_reverted(shard: u16, recovery: &Recovery) -> u64 {
     let reverted = recovery.recovered.as_ref().map_or(0, |recovered| recovered.reverted);
     if reverted > 0 {
@@ -231,7 +231,7 @@ fn tell_reverted(shard: u16, recovery: &Recovery) -> u64 {
     reverted
 }
 
-/// Writes and flushes a block that tells which blocks of the journal were flushed.
+/// Writes and flushes a block that states which blocks of the journal were flushed.
 fn vouch<Q: CommandQueue<Load>>(
     waiting: &mut Waiting<'_, Q>,
     areas: &Areas,

@@ -1,4 +1,4 @@
-//! What the media say, entered into a shard's tables.
+//! Enters the records on the media into a shard's tables.
 
 use super::renewed::Renewed;
 use super::replaced::Replaced;
@@ -43,7 +43,7 @@ impl Rebuild for Tables {
             self.dropped += 1;
             return Ok(());
         };
-        // What an id had before was forgotten with its object.
+        // The id has no earlier expiry: that was forgotten with its object.
         if let Some(at_s) = put.expires_s {
             self.expiry.set(id, at_s);
         }
@@ -65,13 +65,13 @@ impl Rebuild for Tables {
     }
 
     fn lose_block(&mut self) {
-        // Which objects were put since is known by their ids, and those that wait may still be replaced.
+        // Objects put since are recognized by id, so enter the waiting ones, which later records may replace.
         self.link();
         self.renewed.lose_block();
     }
 
     fn pass_over(&mut self, version: Version) {
-        // The next put is younger also than one that does not count, which a later opening may enter before it.
+        // The next put must be younger even than a void one, which a later opening may enter before it.
         self.note(version);
     }
 
@@ -113,7 +113,7 @@ impl Rebuild for Tables {
 }
 
 impl Tables {
-    /// Notes the version of a put, so that those to come are younger.
+    /// Records the version of a put, so that future versions are younger.
     fn note(&mut self, version: Version) {
         self.newest = self.newest.max(version);
         self.replaced.put(version);

@@ -1,12 +1,12 @@
-//! Objects rebuilt from a journal of which damage took blocks.
+//! Finds stale objects when a journal with lost blocks is replayed.
 //!
 //! A lost block may have held the record that ended an object: a later put or delete of its key, or its eviction. Such
-//! an object comes back. It is removed if a later record shows that it ended: a delete of its key, whatever the place,
-//! or a put that took its units. What no later record tells, its checksums do, once its units are overwritten. Until
-//! then nothing distinguishes an object that the block ended from one that it did not name, so all objects put before
-//! it are *outdated*.
+//! an object reappears. It is removed if a later record shows that it ended: a delete of its key at any place, or a put
+//! that took its units. Otherwise its checksums reveal it once its units are overwritten. Until then, an object ended
+//! by the lost block cannot be told from one that the block did not name, so all objects put before the block are
+//! *outdated*.
 //!
-//! Objects are compared by how many blocks were lost before they were put.
+//! Objects are ordered by the number of blocks lost before they were put.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -18,19 +18,19 @@ use crate::model::object::{LayoutId, ObjectId};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct UnitsNeeded {
     pub(super) device: u8,
-    /// Its first unit.
+    /// The first unit.
     pub(super) unit: u64,
     pub(super) units: Range<u64>,
-    /// If it lies in a slab, the layout of all objects there.
+    /// The layout of the slab, if the object lies in one.
     pub(super) slab: Option<LayoutId>,
 }
 
-/// The objects that were put behind lost blocks.
+/// The objects put after lost blocks.
 #[derive(Debug, Default)]
 pub(super) struct Renewed {
     /// Blocks lost so far.
     losses: u32,
-    /// How many of them came before each object; none for objects that are not here.
+    /// Blocks lost before each object was put; missing objects have none.
     before: NumberMap<ObjectId, u32>,
 }
 
@@ -47,7 +47,7 @@ impl Renewed {
         }
     }
 
-    /// Forgets an object that is gone.
+    /// Forgets a removed object.
     #[inline]
     pub(super) fn forget(&mut self, id: ObjectId) {
         if self.losses > 0 {
@@ -60,7 +60,7 @@ impl Renewed {
         self.losses > 0 && self.before.get(&id) != Some(&self.losses)
     }
 
-    /// Returns those of all `objects` that a block was lost since.
+    /// Returns the objects put before the last lost block.
     pub(super) fn outdated(&self, objects: impl Iterator<Item = ObjectId>) -> Vec<ObjectId> {
         match self.losses {
             0 => Vec::new(),
@@ -68,7 +68,7 @@ impl Renewed {
         }
     }
 
-    /// Returns those of `objects` whose units are claimed by one that was put behind a block that they were put before.
+    /// Returns the objects whose units are claimed by an object put after a lost block that they were put before.
     pub(super) fn overwritten(
         &self,
         objects: impl Iterator<Item = (ObjectId, UnitsNeeded)>,
@@ -98,7 +98,7 @@ impl Renewed {
     }
 }
 
-/// Units that are taken.
+/// Claimed units.
 #[derive(Default)]
 struct Claimed {
     /// Ends and layouts of extents and slabs, by device and first unit. They are disjoint.
@@ -144,7 +144,7 @@ mod tests {
         UnitsNeeded { device: 0, unit, units, slab: Some(LayoutId(1)) }
     }
 
-    /// Returns which of these are overwritten: each was put behind so many lost blocks.
+    /// Returns which of these objects are overwritten; each has the number of blocks lost before it was put.
     fn overwritten(objects: &[(u32, UnitsNeeded)]) -> Vec<u32> {
         let mut renewed = Renewed::default();
         for losses in 0..=objects.iter().map(|(losses, _)| *losses).max().unwrap_or(0) {

@@ -1,39 +1,39 @@
-//! Numbers of tenants and layouts that were given to others, as an opening reads it.
+//! Reassigned numbers of tenants and layouts, found while a shard is opened.
 //!
-//! The objects of the former were removed before, but one may come back where records are missing, or where its
-//! successor is not whole. Versions tell: only younger objects are of the new one.
+//! The objects of the former owner were removed before, but one may reappear where records are missing or its successor
+//! is not whole. Versions distinguish them: only younger objects belong to the new owner.
 
 use std::collections::BTreeMap;
 
 use crate::catalog::index::Index;
 use crate::model::object::{LayoutId, Object, ObjectId, TenantId, Version};
 
-/// The replaced tenants and layouts, with the newest version that there was then.
+/// The replaced tenants and layouts, with the newest version at that time.
 #[derive(Default)]
 pub(super) struct Replaced {
-    /// The newest version so far, of what is read now: a checkpoint that turned out damaged has younger ones.
+    /// The newest version read so far in this attempt; an abandoned, damaged checkpoint may have had younger ones.
     newest: Version,
     tenants: BTreeMap<TenantId, Version>,
     layouts: BTreeMap<LayoutId, Version>,
 }
 
 impl Replaced {
-    /// Notes the version of an object that was put.
+    /// Records the version of a put.
     pub(super) fn put(&mut self, version: Version) {
         self.newest = self.newest.max(version);
     }
 
-    /// Notes that another tenant got this number.
+    /// Records that another tenant got this number.
     pub(super) fn tenant(&mut self, id: TenantId) {
         self.tenants.insert(id, self.newest);
     }
 
-    /// Notes that another layout got this number.
+    /// Records that another layout got this number.
     pub(super) fn layout(&mut self, id: LayoutId) {
         self.layouts.insert(id, self.newest);
     }
 
-    /// Returns the objects that mean another tenant or layout than the one that has their number.
+    /// Returns the objects of former owners of their tenant's or layout's number.
     pub(super) fn strangers(&self, index: &Index) -> Vec<ObjectId> {
         if self.tenants.is_empty() && self.layouts.is_empty() {
             return Vec::new();

@@ -26,32 +26,32 @@ use crate::shard::options::ShardOptions;
 use crate::space::extent::Extents;
 use crate::space::slab::Slabs;
 
-/// Extra entries while loading, one per `SPARE_PART` objects plus `SPARE_MIN`, because a checkpoint contains objects
-/// that came and went while it was taken.
+/// One extra entry while loading per this many objects, plus `SPARE_MIN`, because a checkpoint contains objects that
+/// were put and removed while it was taken.
 const SPARE_PART: u32 = 8;
 const SPARE_MIN: u32 = 4096;
 
 /// The result of an opening.
 #[derive(Clone, Debug)]
 pub struct Recovery {
-    /// What came from the checkpoint and the journal; `None` in a volatile store, which begins empty.
+    /// The result of reading the checkpoint and the journal; `None` in a volatile store, which begins empty.
     pub recovered: Option<Recovered>,
     /// Number of objects.
     pub objects: u64,
     /// Objects dropped because their records are impossible: outside the store or overlapping another object.
     pub dropped: u64,
-    /// Objects dropped because they were put before a block of the journal that damage took: it may have replaced or
-    /// deleted them. With [`ShardOptions::keep_outdated`], those that were kept.
+    /// Objects dropped because they were put before a lost block of the journal, which may have replaced or deleted
+    /// them. With [`ShardOptions::keep_outdated`], the number of such objects that were kept.
     pub outdated: u64,
 }
 
-/// The tables of a shard while they are filled.
+/// The tables of a shard being filled.
 pub(super) struct Tables {
     pub(super) index: Loading,
     pub(super) expiry: Expiry,
     /// The highest version of any record.
     pub(super) newest: Version,
-    /// How long ago each object was used: by the checkpoint, and by its place in the journal.
+    /// The age of each object's last use, from the checkpoint and its position in the journal.
     pub(super) ages: Ages,
     /// Names and quotas, by number from 1.
     pub(super) tenants: Vec<(Box<str>, Option<Quota>)>,
@@ -63,7 +63,7 @@ pub(super) struct Tables {
     ranges: Vec<Vec<Range<u64>>>,
     /// Maximum number of objects that the store was formatted for.
     pub(super) entries: u32,
-    /// Maximum number of objects that it may have.
+    /// Maximum number of objects that the shard may have.
     objects_max: u32,
     pub(super) hasher: KeyHasher,
     pub(super) slab_bases: NumberMap<ObjectId, u64>,
@@ -77,7 +77,7 @@ pub(super) struct Tables {
 /// Keys and places of removed objects, to be recorded in the journal.
 pub(super) type Lost = Vec<(Box<[u8]>, Place)>;
 
-/// Creates an index with spare entries for objects that came and went.
+/// Creates an index with spare entries for objects that were put and removed during a checkpoint.
 pub(super) fn new_index(entries: u32, hasher: KeyHasher) -> Result<Loading> {
     Loading::new(entries, entries / SPARE_PART + SPARE_MIN, hasher)
 }
@@ -134,14 +134,14 @@ impl Tables {
             && put.checksums.len() == self.spaces.layouts().checksums_of(&put.object)
     }
 
-    /// Returns how many objects there may be.
+    /// Returns the maximum number of objects.
     pub(super) fn objects_max(&self) -> u32 {
         self.objects_max
     }
 
-    /// Removes objects that are outdated, unless they are to be kept, and those that overlap another. Those that have
-    /// expired stay for the shard's turns, which keep their space until a record of the removal is durable: one of them
-    /// may have replaced an object that comes back once its data are overwritten.
+    /// Removes overlapping objects and, unless they are to be kept, outdated ones. Expired objects stay for the shard's
+    /// turns, which keep their space until the removal's record is durable: an expired object may have replaced one
+    /// that would reappear once the expired object's data are overwritten.
     pub(super) fn settle(mut self, recovery: &mut Recovery) -> (FoundTables, Lost) {
         let mut lost = Lost::new();
         self.link();
@@ -216,7 +216,7 @@ impl Tables {
         (key, place)
     }
 
-    /// Returns the objects whose units later objects took, because the records of their ends are lost.
+    /// Returns the objects whose units later objects took; the records of their ends are lost.
     fn overwritten(&self) -> Vec<ObjectId> {
         let ids = self.index.index().live().map(|live| live.id);
         self.renewed.overwritten(ids.map(|id| (id, self.units_needed(id))))
@@ -303,7 +303,7 @@ impl Tables {
     }
 }
 
-/// Removes the data kept outside the index about an object.
+/// Removes an object's data that is kept outside the index.
 fn forget(
     expiry: &mut Expiry,
     slab_bases: &mut NumberMap<ObjectId, u64>,

@@ -93,7 +93,7 @@ pub struct Stamp {
 /// Why bytes are not the expected block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Void {
-    /// All zeroes, or bytes of another kind: no block was written there.
+    /// All zeroes, or unrelated bytes: no block was written there.
     #[error("no block was written there")]
     Blank,
     /// A torn or damaged block.
@@ -127,12 +127,12 @@ impl BlockWriter {
         BlockWriter { kind, bytes: vec![0; kind.block_bytes()].into(), used: BLOCK_HEADER_BYTES }
     }
 
-    /// Returns whether it holds no record.
+    /// Returns whether the block holds no record.
     pub fn is_empty(&self) -> bool {
         self.used == BLOCK_HEADER_BYTES
     }
 
-    /// Returns the bytes of its records.
+    /// Returns the bytes of the records.
     pub fn record_bytes(&self) -> usize {
         self.used - BLOCK_HEADER_BYTES
     }
@@ -158,18 +158,18 @@ impl BlockWriter {
         seal
     }
 
-    /// Returns all its bytes.
+    /// Returns all bytes of the block.
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Empties it for reuse.
+    /// Empties the block for reuse.
     pub fn clear(&mut self) {
         self.bytes[..self.used].fill(0);
         self.used = BLOCK_HEADER_BYTES;
     }
 
-    /// Moves the sealed bytes out and continues, empty, in `other`, which this zeroes.
+    /// Moves the sealed bytes out and continues, empty, in `other`, which is zeroed.
     ///
     /// # Panics
     /// If `other` is not as long as a block.
@@ -181,7 +181,7 @@ impl BlockWriter {
     }
 }
 
-/// A whole block that was read.
+/// A whole block, read from the media.
 #[derive(Clone, Copy, Debug)]
 pub struct BlockReader<'a> {
     /// Its header fields.
@@ -218,7 +218,7 @@ impl<'a> BlockReader<'a> {
         is_whole.then_some(Ok(BlockReader { stamp, seal, records }))
     }
 
-    /// Checks that it is the expected block: `sequence` of `epoch`, after the block whose seal is `chain`.
+    /// Checks that this is the expected block: `sequence` of `epoch`, after the block whose seal is `chain`.
     ///
     /// # Errors
     /// [`Void::Epoch`], [`Void::Sequence`] or [`Void::Chain`].
@@ -232,12 +232,12 @@ impl<'a> BlockReader<'a> {
         if self.stamp.chain != chain { Err(Void::Chain) } else { Ok(()) }
     }
 
-    /// Iterates over its records in order. An error is the last item.
+    /// Iterates over the records in order. An error is the last item.
     pub fn records(&self) -> Records<'a> {
         Records::of(self.records)
     }
 
-    /// Returns the bytes of its records.
+    /// Returns the bytes of the records.
     pub fn record_bytes(&self) -> &'a [u8] {
         self.records
     }
@@ -284,7 +284,7 @@ mod tests {
 
     const STAMP: Stamp = Stamp { epoch: 3, session: 5, sequence: 7, chain: 11, durable_end: 2 };
 
-    /// Builds a sealed block of as many records as fit, and returns how many do.
+    /// Builds a sealed block of as many records as fit, and returns their number.
     fn block(kind: BlockKind, records: &[Owned]) -> (BlockWriter, usize) {
         let mut writer = BlockWriter::new(kind);
         let fits = records.iter().take_while(|owned| writer.push(&owned.record())).count();

@@ -1,6 +1,6 @@
-//! Little-endian numbers in bytes: checked reads, and writes into room counted in advance.
+//! Reads and writes little-endian numbers in byte slices.
 //!
-//! A [`Reader`] never panics: it returns `None` if bytes are missing. A [`Writer`] panics if its room was miscounted,
+//! A [`Reader`] never panics: it returns `None` if bytes are missing. A [`Writer`] panics if the slice is too short,
 //! which is a bug of the caller.
 
 /// Takes numbers from the front of untrusted bytes.
@@ -61,12 +61,12 @@ impl<'a> Writer<'a> {
         Writer { bytes, at: 0 }
     }
 
-    /// Returns how many bytes were written.
+    /// Returns the number of bytes written.
     pub(crate) fn len(&self) -> usize {
         self.at
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes unchanged.
     ///
     /// # Panics
     /// If there is no room.
@@ -79,7 +79,7 @@ impl<'a> Writer<'a> {
     /// Writes a 40-bit number.
     ///
     /// # Panics
-    /// If it is larger, or there is no room.
+    /// If the number is larger, or there is no room.
     pub(crate) fn u40(&mut self, number: u64) -> &mut Self {
         assert!(number < 1 << 40, "{number} has more than 40 bits");
         self.put(&number.to_le_bytes()[..5])
@@ -88,7 +88,7 @@ impl<'a> Writer<'a> {
     /// Writes a 48-bit number.
     ///
     /// # Panics
-    /// If it is larger, or there is no room.
+    /// If the number is larger, or there is no room.
     pub(crate) fn u48(&mut self, number: u64) -> &mut Self {
         assert!(number < 1 << 48, "{number} has more than 48 bits");
         self.put(&number.to_le_bytes()[..6])

@@ -1,10 +1,10 @@
-//! The chart of a store: its devices, and the use of their units. It is in each superblock, because it changes
-//! when a device is added or removed, or grows ([`crate::media::change`]).
+//! The chart of a store: its devices, and the use of their units. Each superblock has it, because it changes when a
+//! device is added or removed, or grows ([`crate::media::change`]).
 //!
 //! - A *segment* is a run of units for data, cut into equal parts, one for each shard. A device begins with one, and
 //!   gets another each time that it grows: parts never move, so extents stay valid.
-//! - A *home* is where a shard's metadata begin: its journal, then two checkpoint slots. Homes lie before the first
-//!   segment of a device, or in the shard's own part of a segment, which is shorter by them.
+//! - A *home* is a shard's metadata: its journal, then two checkpoint slots. Homes lie before the first segment of a
+//!   device, or in the shard's own part of a segment, which is shorter by them.
 //!
 //! [`Chart::is_possible`] holds for each chart that is decoded: all areas lie on their devices and are disjoint. This
 //! module does not know how long a journal should be ([`crate::media::geometry`]).
@@ -27,7 +27,7 @@ const HOMES_BYTES: usize = 12;
 /// A device of the store. Its index is its position in the chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Member {
-    /// Its number, unique in the store, which it keeps while indices change.
+    /// Its number, unique in the store and constant while indices change.
     pub id: u64,
     /// Its length in units.
     pub units: u64,
@@ -85,14 +85,15 @@ impl Homes {
 pub struct Chart {
     /// The devices, by index.
     pub members: Vec<Member>,
-    /// Where data lie.
+    /// The places of data.
     pub segments: Vec<Segment>,
-    /// Where metadata lie.
+    /// The places of metadata.
     pub homes: Vec<Homes>,
 }
 
 impl Chart {
-    /// Returns the chart of a new store: shards' homes in turn on the devices, the rest of each is one segment.
+    /// Returns the chart of a new store: the shards' homes lie on the devices in turn, and the rest of each device is
+    /// one segment.
     pub fn new(device_units: &[u64], shards: u16, metadata_units: u64) -> Chart {
         let devices = device_units.len() as u16;
         let mut chart = Chart { members: Vec::new(), segments: Vec::new(), homes: Vec::new() };
@@ -109,7 +110,7 @@ impl Chart {
         chart
     }
 
-    /// Returns the chart with one more device, which is all data.
+    /// Returns the chart with one more device, which holds only data.
     #[must_use]
     pub fn with_device(&self, member: Member) -> Chart {
         let mut chart = self.clone();
@@ -119,10 +120,11 @@ impl Chart {
         chart
     }
 
-    /// Returns the chart with a longer device: what was its last unit, and those behind it but the last, are data.
+    /// Returns the chart with a longer device. Its former last unit and the new units become data, except the new last
+    /// one.
     ///
     /// # Panics
-    /// If it is not longer.
+    /// If the device is not longer.
     #[must_use]
     pub fn with_length(&self, device: u8, units: u64) -> Chart {
         let mut chart = self.clone();
@@ -133,8 +135,8 @@ impl Chart {
         chart
     }
 
-    /// Returns the chart without a device, where the homes that were on it are now `moved`: their shards, devices and
-    /// first units. Devices with a higher index have one less in the result, as have those in `moved`.
+    /// Returns the chart without a device, whose homes moved to `moved`: their shards, devices and first units. Higher
+    /// device indices are one less in the result, and in `moved`.
     #[must_use]
     pub fn without_device(&self, device: u8, moved: &[(u16, u8, u64)]) -> Chart {
         let index = |other: u8| index_without(other, device);
@@ -228,7 +230,7 @@ impl Chart {
         met.next().is_none() && part.start <= home.start && home.end <= part.end
     }
 
-    /// Returns its length in bytes when encoded; more than [`CHART_BYTES_MAX`] do not fit in a superblock.
+    /// Returns the encoded length in bytes; more than [`CHART_BYTES_MAX`] do not fit in a superblock.
     pub fn encoded_bytes(&self) -> usize {
         COUNTS_BYTES
             + DEVICE_BYTES * self.members.len()
@@ -277,7 +279,7 @@ impl Chart {
     }
 }
 
-/// Returns the index that a device has after `removed` was removed.
+/// Returns a device's index after device `removed` was removed.
 pub(crate) fn index_without(device: u8, removed: u8) -> u8 {
     device - u8::from(device > removed)
 }

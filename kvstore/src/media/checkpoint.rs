@@ -57,7 +57,7 @@ pub const fn slot_units(record_bytes: u64) -> u64 {
 pub struct CheckpointHeader {
     /// The owner.
     pub lineage: Lineage,
-    /// The session that took it.
+    /// The session that took the checkpoint.
     pub session: u64,
     /// Its number, one more than that of the previous checkpoint.
     pub number: u64,
@@ -74,7 +74,7 @@ pub struct CheckpointHeader {
 }
 
 impl CheckpointHeader {
-    /// Encodes it.
+    /// Encodes the header.
     pub fn encode(&self, into: &mut [u8; CHECKPOINT_HEADER_BYTES]) {
         into.fill(0);
         let mut writer = Writer::new(into);
@@ -98,10 +98,10 @@ impl CheckpointHeader {
         );
     }
 
-    /// Decodes the header in `bytes`, if it is one of `lineage` whose body fits a slot of `slot_units`.
+    /// Decodes the header in `bytes`, which must be of `lineage` and have a body that fits a slot of `slot_units`.
     ///
     /// # Errors
-    /// The reason if not; [`Void::Chain`] for a header of another store or shard.
+    /// The reason if it is not; [`Void::Chain`] for a header of another store or shard.
     pub fn decode(
         bytes: &[u8],
         lineage: &Lineage,
@@ -198,7 +198,7 @@ impl CheckpointWriter {
         CheckpointWriter { slot, header, block: BlockWriter::new(BlockKind::Body) }
     }
 
-    /// Takes a record as it is now.
+    /// Takes a record in its present state.
     pub fn push(&mut self, record: &Record<'_>) -> Pushed {
         if self.end() + BODY_BLOCK_UNITS > self.slot.end {
             return Pushed::SlotFull;
@@ -235,7 +235,7 @@ impl CheckpointWriter {
 
     /// Completes the checkpoint. `end` is the journal's mark after the last record was taken and the open block was
     /// sealed. Returns the unit to write `into` to; write it only after a flush has covered the body and the journal
-    /// up to `end`. The checkpoint is complete when its header has been flushed.
+    /// up to `end`. The checkpoint is complete once its header is flushed.
     ///
     /// # Panics
     /// If a block with records was not taken, or `end` lies before the begin.
@@ -266,7 +266,7 @@ pub struct CheckpointReader {
 }
 
 impl CheckpointReader {
-    /// Begins to read the body of this header.
+    /// Creates a reader of this header's body.
     pub fn new(header: CheckpointHeader) -> CheckpointReader {
         CheckpointReader { header, blocks: 0, records: 0, chain: header.origin() }
     }
@@ -274,7 +274,7 @@ impl CheckpointReader {
     /// Returns the records of the next block. The caller reports how many it read with [`CheckpointReader::counted`].
     ///
     /// # Errors
-    /// [`Void`] if it is not the next block.
+    /// [`Void`] if these bytes are not the next block.
     pub fn block<'a>(&mut self, bytes: &'a [u8]) -> Result<Records<'a>, Void> {
         let block = BlockReader::open(BlockKind::Body, bytes)?;
         block.check(self.header.lineage.epoch, self.blocks, self.chain)?;
@@ -293,7 +293,7 @@ impl CheckpointReader {
     /// Checks that the whole body was read and matches the header.
     ///
     /// # Errors
-    /// [`Void::Damaged`] if not.
+    /// [`Void::Damaged`] if it does not match.
     pub fn finish(&self) -> Result<(), Void> {
         let read = (self.blocks, self.records, self.chain);
         let wanted = (self.header.blocks, self.header.records, self.header.seal);
@@ -313,7 +313,7 @@ mod tests {
     const BEGIN: Mark = Mark { sequence: 10, chain: 1 };
     const END: Mark = Mark { sequence: 12, chain: 2 };
 
-    /// Writes a checkpoint; returns its header and its body.
+    /// Writes a checkpoint and returns its header and body.
     fn taken(records: &[Owned], slot_units: u64) -> Option<(Vec<u8>, Vec<u8>)> {
         let mut writer = CheckpointWriter::begin(50..50 + slot_units, LINEAGE, 6, 8, BEGIN);
         let (mut body, mut block) = (Vec::new(), Box::new([0; BODY_BLOCK_BYTES]));

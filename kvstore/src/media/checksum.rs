@@ -45,7 +45,7 @@ pub(crate) fn crc64(bytes: &[u8]) -> u64 {
     checksum(CrcAlgorithm::Crc64Nvme, bytes)
 }
 
-/// Computes one checksum of checksums, the same CRC-64: of those of two neighbours, no difference is missed.
+/// Computes one checksum of checksums, the same CRC-64. It detects any difference in two adjacent ones.
 pub fn of_sums(sums: &[u32]) -> u64 {
     let mut running = Digest::new(CrcAlgorithm::Crc64Nvme);
     sums.iter().for_each(|sum| running.update(&sum.to_le_bytes()));

@@ -1,8 +1,8 @@
 //! Checks that the devices given are all those of one store, in order and unchanged in size.
 //!
-//! A change of the store's devices writes one superblock after another. The newest revision on any device counts, and
-//! the other devices may have the one before it: the change was cut short, and the next opening finishes it. A device
-//! with any other revision was left out of a change, or belongs to one that never took place.
+//! A change of the store's devices writes one superblock after another. The newest revision on any device counts. Other
+//! devices may have the one before it: the change was interrupted, and the next opening finishes it. A device with any
+//! other revision was left out of a change, or belongs to an abandoned one.
 //!
 //! This module only compares superblocks; it does not access the devices.
 
@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::media::chart::Member;
 use crate::media::superblock::Superblock;
 
-/// A device that was given.
+/// A device passed by the caller.
 #[derive(Clone, Copy, Debug)]
 pub struct Given<'a> {
     /// Its name.
@@ -25,7 +25,7 @@ pub struct Given<'a> {
     pub lba_bytes: u32,
 }
 
-/// What the devices agree on. An interrupted opening leaves some devices behind, so the highest values count.
+/// The devices' common state. An interrupted opening leaves some devices behind, so the highest values count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
     /// The highest epoch: everything of other epochs is void.
@@ -34,16 +34,16 @@ pub struct Agreed {
     pub sequence: u64,
 }
 
-/// Which lengths of devices are right.
+/// Accepted lengths of devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lengths {
-    /// Those of the chart.
+    /// The lengths in the chart.
     Same,
-    /// Those of the chart, or more.
+    /// The lengths in the chart, or more.
     Grown,
 }
 
-/// Checks that these are all devices of one store, in order and unchanged. Returns what they agree on, and the
+/// Checks that these are all devices of one store, in order and unchanged. Returns their common state and the
 /// superblock of the newest revision.
 ///
 /// # Errors

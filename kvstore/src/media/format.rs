@@ -1,4 +1,4 @@
-//! Formatting a store and reading its superblocks: the calls that wait for the devices.
+//! Formats a store and reads its superblocks. These calls wait for the devices.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,9 +32,9 @@ pub struct FormatOptions {
     pub shards: u16,
     /// Maximum objects per shard.
     pub objects_max: u32,
-    /// Length in bytes, 1 to 512, of the longest keys with which a shard holds that many objects.
+    /// Length in bytes, 1 to 512, of the longest keys with which a shard holds `objects_max` objects.
     pub key_bytes: u16,
-    /// Bytes of each journal; by the number of objects if not given.
+    /// Bytes of each journal; derived from the number of objects if `None`.
     pub journal_bytes: Option<u64>,
     /// A human-readable name of at most 32 bytes.
     pub label: String,
@@ -87,7 +87,7 @@ impl Set {
         &self.geometry
     }
 
-    /// Returns what the devices agree on.
+    /// Returns the devices' common state.
     pub fn agreed(&self) -> Agreed {
         self.agreed
     }
@@ -120,11 +120,11 @@ impl Set {
 }
 
 /// Writes superblocks to all devices: copy B of each, then copy A. Existing journals and checkpoints belong to other
-/// stores, and are void. Returns where everything lies.
+/// stores and are void. Returns the geometry.
 ///
 /// # Errors
-/// As [`Geometry::new`]; [`Error::Media`] if a device holds data that may not be overwritten; [`Error::Driver`] if one
-/// does not answer.
+/// As [`Geometry::new`]; [`Error::Media`] if a device holds data that may not be overwritten; [`Error::Driver`] if a
+/// device does not answer.
 pub fn format<Q: CommandQueue<Load>>(
     lanes: &mut [Lane<Q>],
     options: &FormatOptions,
@@ -177,9 +177,9 @@ pub fn check_blank<Q: CommandQueue<Load>>(
     (0..waiting.lanes.len()).try_for_each(|index| waiting.check_blank(index))
 }
 
-/// Returns the epoch of a new store, which no older store on the same devices had. Whole journal blocks of an older
-/// store may lie where the new store's will, behind the newest block; the epoch distinguishes them from blocks cut
-/// off by damage. It has 62 bits, so that volatile openings never exhaust it.
+/// Returns the epoch of a new store, different from that of any older store on the same devices. Whole journal blocks
+/// of an older store may lie behind the new store's newest block; the epoch distinguishes them from blocks cut off by
+/// damage. It has 62 bits, so that volatile openings never exhaust it.
 fn first_epoch(store_id: &[u8; 16]) -> u64 {
     let [_, _, _, _, _, _, _, _, number @ ..] = *store_id;
     (u64::from_le_bytes(number) >> 2).max(1)
@@ -188,8 +188,8 @@ fn first_epoch(store_id: &[u8; 16]) -> u64 {
 /// Reads and checks the superblocks of all devices; writes nothing.
 ///
 /// # Errors
-/// [`Error::Media`] if they are not those of one store, in order and unchanged; [`Error::Driver`] if a device does
-/// not answer.
+/// [`Error::Media`] if the devices are not those of one store, in order and unchanged; [`Error::Driver`] if a device
+/// does not answer.
 pub fn read_set<Q: CommandQueue<Load>>(
     lanes: &mut [Lane<Q>],
     clock: &mut dyn FnMut() -> Time,
@@ -215,7 +215,7 @@ pub(crate) fn read_set_of<Q: CommandQueue<Load>>(
         each.filter_map(move |(copy, why)| Some((index, copy, why?)))
     });
     let bad = bad.collect();
-    // A change that was cut short has not reached all devices.
+    // An interrupted change has not reached all devices.
     let newest = |copies: Copies| {
         let chart = geometry.chart().clone();
         Superblock { revision, chart, ..copies.superblock }
@@ -224,8 +224,8 @@ pub(crate) fn read_set_of<Q: CommandQueue<Load>>(
     Ok(Set { superblocks, agreed, stop, geometry, bad })
 }
 
-/// Reads the superblock of one device, and checks that it is device `index` of a store found earlier, as it was then
-/// or in a later session.
+/// Reads the superblock of one device, and checks that it is device `index` of the store found earlier, in the same or
+/// a later session.
 ///
 /// # Errors
 /// [`Error::Media`] if it is another device, or an older copy; [`Error::Driver`] if it does not answer.
@@ -275,7 +275,7 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     /// Flushes every device.
     ///
     /// # Errors
-    /// [`Error::Driver`] if one does not answer.
+    /// [`Error::Driver`] if a device does not answer.
     pub(crate) fn flush(&mut self) -> Result<()> {
         for device in 0..self.lanes.len() {
             self.run(device, Operation::Flush, AnyBuffer::None, 0)?;
@@ -308,9 +308,9 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     }
 
     /// Writes and flushes copy B of each of `devices`, then copy A, so that one copy is whole at any time and the old
-    /// contents count until copy A is overwritten. With `lacks_copy_a`, as a cut during this leaves a device, copy A
-    /// comes first, because copy B is the only one. Reads each copy back: a bad write must be detected before the
-    /// other copy is overwritten.
+    /// contents count until copy A is overwritten. Where `lacks_copy_a` (after an interrupted call), copy A comes
+    /// first, because copy B is the only one. Reads each copy back, so that a bad write is detected before the other
+    /// copy is overwritten.
     pub(crate) fn write_superblocks(
         &mut self,
         superblocks: &[Superblock],
@@ -379,7 +379,7 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         Ok(())
     }
 
-    /// Writes whole units with as many commands as it takes, one after another.
+    /// Writes whole units, with several commands in turn if necessary.
     ///
     /// # Errors
     /// [`Error::Media`] if the device does not answer.
@@ -394,7 +394,7 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         Ok(())
     }
 
-    /// Returns the units of one command from `unit`, at most `count` and those of a buffer.
+    /// Returns the units of one command from `unit`, at most `count` and at most a buffer's.
     fn step_units(&self, device: u8, unit: u64, count: u64) -> u64 {
         let bytes = (count * UNIT_BYTES).min(LANE_BUFFER_BYTES as u64);
         self.lanes[usize::from(device)].info.split().first(unit * UNIT_BYTES, bytes) / UNIT_BYTES
@@ -469,7 +469,7 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
         self.refused(device, why, "look at the drive's health and try again")
     }
 
-    /// Returns the bytes that a command read, or zeroes if the medium has lost them.
+    /// Returns the bytes read by a command, or zeroes if the medium has lost them.
     fn bytes_of(&self, device: usize, finished: Finished) -> Result<Buffer> {
         let AnyBuffer::One(mut memory) = finished.memory else { unreachable!("reads have memory") };
         match finished.result {
@@ -484,7 +484,7 @@ impl<Q: CommandQueue<Load>> Waiting<'_, Q> {
     }
 }
 
-/// A stream of reads: completions arrive in any order and are delivered in device order.
+/// A stream of reads. Completions arrive in any order; bytes are delivered in device order.
 struct Stream {
     device: usize,
     next: u64,
@@ -609,7 +609,7 @@ struct Chunks {
 }
 
 impl Chunks {
-    /// Delivers each whole chunk, most of them without a copy. Returns false once `each` does.
+    /// Delivers each whole chunk, usually without a copy. Returns false once `each` does.
     fn add(
         &mut self,
         mut read: &[u8],

@@ -1,4 +1,4 @@
-//! Where everything lies on a store's devices.
+//! The places of everything on a store's devices.
 //!
 //! | on each device | units |
 //! |---|---|
@@ -11,9 +11,9 @@
 //! and add segments of data: the chart in the superblocks says which areas there are ([`crate::media::chart`]). All
 //! areas are disjoint.
 //!
-//! By default a journal has 96 bytes per object that a shard may have, and at least 1 MiB. A slot has room for each
-//! object's record, with a key of the requested length, one checksum, a slab and an expiry; for all tenants and layouts;
-//! and for a quarter more, because objects are put while the checkpoint is taken.
+//! By default a journal has 96 bytes per object of the shard's maximum, and at least 1 MiB. A slot has room for each
+//! object's record, with a key of the requested length, one checksum, a slab and an expiry; for all tenants and
+//! layouts; and a quarter more for objects put while the checkpoint is taken.
 
 use std::ops::Range;
 
@@ -30,10 +30,11 @@ use crate::model::place::{Place, UNIT_BYTES, units};
 pub const SHARDS_MAX: u16 = 1024;
 
 const JOURNAL_BYTES_MIN: u64 = 1 << 20;
-/// A durable put that waits alone takes a block, whose rest stays empty, and each third of the journal costs a checkpoint
-/// of all objects: hence the length. Full blocks cause a checkpoint earlier, so that an opening replays no more records.
+/// Bytes of a journal per object. A lone durable put takes a whole block, and each third of the journal costs a
+/// checkpoint of all objects, hence the length. Full blocks trigger checkpoints earlier, which bounds the records of an
+/// opening.
 const JOURNAL_BYTES_PER_OBJECT: u64 = 96;
-/// The records of the maximum number of tenants and layouts.
+/// Bytes of the records of the maximum number of tenants and layouts.
 const NAMES_BYTES: u64 = 255 * (12 + TENANT_NAME_BYTES_MAX + 4 + LAYOUT_BYTES_MAX) as u64;
 
 /// Format options that determine the geometry.
@@ -43,11 +44,11 @@ pub struct FormatOptions {
     pub shards: u16,
     /// Maximum objects per shard.
     pub objects_max: u32,
-    /// Length in bytes, 1 to 512, of the longest keys with which a shard holds that many objects.
+    /// Length in bytes, 1 to 512, of the longest keys with which a shard holds `objects_max` objects.
     pub key_bytes: u16,
-    /// Length of each journal in bytes; by the number of objects if `None`.
+    /// Length of each journal in bytes; derived from the number of objects if `None`.
     pub journal_bytes: Option<u64>,
-    /// Length of each of the two checkpoint slots in bytes; by the number of objects if `None`.
+    /// Length of each of the two checkpoint slots in bytes; derived from the number of objects if `None`.
     pub checkpoint_bytes: Option<u64>,
     /// Length of each device in units.
     pub device_units: Vec<u64>,
@@ -148,14 +149,14 @@ impl Geometry {
         self.checkpoint_units
     }
 
-    /// Returns the most bytes of records that a shard may hold at a time, as counted by [`record_bytes`]; more are
-    /// refused, so that a checkpoint fits. A fifth of the slot is left for puts made while the checkpoint is taken.
+    /// Returns the maximum bytes of records in a shard, as counted by [`record_bytes`]; more are refused, so that a
+    /// checkpoint fits. A fifth of the slot is left for puts made while the checkpoint is taken.
     pub fn record_bytes_max(&self) -> u64 {
         slot_record_bytes(self.checkpoint_units) / 5 * 4
     }
 
     /// Returns the length in bytes, at most 512, of the longest keys with which a shard holds `objects_max` objects of
-    /// one checksum each: the requested length, or more, because a slot is whole blocks.
+    /// one checksum each: the requested length, or more, because a slot consists of whole blocks.
     pub fn key_bytes(&self, objects_max: u32) -> u16 {
         let each = self.record_bytes_max() / u64::from(objects_max.max(1));
         each.saturating_sub(record_bytes(0, 1) as u64).min(KEY_BYTES_MAX as u64) as u16
@@ -164,7 +165,7 @@ impl Geometry {
     /// Returns the device with the metadata of a shard.
     ///
     /// # Panics
-    /// If there is no such shard, as do the methods below.
+    /// If there is no such shard; the methods below panic likewise.
     pub fn home(&self, shard: u16) -> u8 {
         self.homes[usize::from(shard)].device
     }
@@ -229,7 +230,7 @@ impl Geometry {
     }
 }
 
-/// Returns what is left of `part` without the units of `home`, which is in it or apart from it.
+/// Returns `part` without the units of `home`, which lies inside or outside of it.
 pub(crate) fn without(
     part: Range<u64>,
     home: Option<&Range<u64>>,

@@ -36,9 +36,9 @@ impl DeviceFacts {
 pub struct Heads {
     /// The copies on each device, in order.
     pub copies: Vec<Copies>,
-    /// What the devices agree on.
+    /// The devices' common state.
     pub agreed: Agreed,
-    /// Where everything lies.
+    /// The places of everything.
     pub geometry: Geometry,
 }
 
@@ -48,14 +48,14 @@ impl Heads {
         self.revision().number - 1
     }
 
-    /// Returns the newest revision, which a change that was cut short has not brought to all devices.
+    /// Returns the newest revision; an interrupted change has not written it to all devices.
     pub(crate) fn revision(&self) -> Revision {
         let revisions = self.copies.iter().map(|copies| copies.superblock.revision);
         revisions.max_by_key(|revision| revision.number).expect("a store has a device")
     }
 
-    /// Returns the record of the last clean stop on any device: a cut may leave some devices behind, and what was flushed
-    /// in an epoch stays so.
+    /// Returns the record of the last clean stop on any device: a cut may leave some devices behind, and flushed blocks
+    /// stay flushed for the whole epoch.
     pub(crate) fn last_stop(&self) -> Option<&Stop> {
         let superblocks = self.copies.iter().map(|copies| &copies.superblock);
         let of_epoch = superblocks.filter(|superblock| superblock.epoch == self.agreed.epoch);
@@ -96,7 +96,7 @@ pub(crate) fn heads_of<M: Media>(
     Ok(Heads { copies, agreed, geometry })
 }
 
-/// Reads the superblock of one device, regardless of the others. The inner error is why there is none.
+/// Reads the superblock of one device, regardless of the others. The inner error is the reason if there is none.
 ///
 /// # Errors
 /// If the device does not answer.

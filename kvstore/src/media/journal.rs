@@ -78,10 +78,10 @@ pub struct Journal {
     session: u64,
     open: BlockWriter,
     mark: Mark,
-    /// The bytes of the records in blocks that were sealed.
+    /// Bytes of the records in sealed blocks.
     record_bytes: u64,
     sealed: VecDeque<Box<[u8]>>,
-    /// Blocks that were taken and are not durable, oldest first.
+    /// Taken blocks that are not durable, oldest first.
     undurable: VecDeque<Box<[u8]>>,
     spare: Vec<Box<[u8]>>,
     in_flight: VecDeque<(Range<u64>, bool)>,
@@ -92,8 +92,8 @@ pub struct Journal {
 
 impl Journal {
     /// Creates a journal in the units `ring` that continues at `next`: [`Mark::start`] in a new store or epoch,
-    /// otherwise where recovery ended. `session` is a number that no earlier opening of the store had; `tail` is the
-    /// oldest block still needed.
+    /// otherwise the end of recovery. `session` must differ from that of every earlier opening of the store; `tail` is
+    /// the oldest block still needed.
     ///
     /// # Panics
     /// If the ring is shorter than two blocks, or does not hold the blocks needed.
@@ -121,7 +121,7 @@ impl Journal {
         journal
     }
 
-    /// Asserts that the positions are in order, and that what is kept is what lies between them.
+    /// Asserts that the positions are in order, and that exactly the blocks between them are kept.
     fn assert_in_order(&self) {
         let taken_end = self.taken_end();
         assert!(self.tail <= self.durable_end, "what is released was flushed");
@@ -133,8 +133,8 @@ impl Journal {
         assert_eq!(oldest, self.written_end, "what is taken and not written is in flight");
     }
 
-    /// Appends a record and returns the number of its block. The block is written when [`Journal::written_end`] is
-    /// past it, and durable when [`Journal::durable_end`] is.
+    /// Appends a record and returns the number of its block. The block is written once [`Journal::written_end`] is
+    /// past it, and durable once [`Journal::durable_end`] is.
     ///
     /// # Errors
     /// [`Full`], with nothing changed.
@@ -163,7 +163,7 @@ impl Journal {
         self.mark
     }
 
-    /// Seals a block without records, if the ring has room for one: it states that the blocks before it were flushed. An
+    /// Seals a block without records, if the ring has room: it states that the blocks before it were flushed. An
     /// opening does so before it appends anything.
     pub fn vouch(&mut self) {
         assert!(self.open.is_empty(), "the block of a record states as much");
@@ -192,7 +192,7 @@ impl Journal {
         self.mark
     }
 
-    /// Returns the bytes of the records that were appended, less those in the open block.
+    /// Returns the bytes of all records appended so far, except those in the open block.
     pub fn record_bytes(&self) -> u64 {
         let most = self.mark.sequence * JOURNAL_BLOCK_BYTES as u64;
         debug_assert!(self.record_bytes < most, "blocks hold no more than they are long");
@@ -232,7 +232,7 @@ impl Journal {
     /// Records that a write has completed; writes may complete in any order.
     ///
     /// # Panics
-    /// If it is not in flight.
+    /// If the write is not in flight.
     pub fn written(&mut self, write: &JournalWrite) {
         assert!(self.written_end <= write.sequences.start, "a write completes once");
         assert_eq!(
@@ -265,7 +265,7 @@ impl Journal {
         self.assert_in_order();
     }
 
-    /// Queues everything undurable to be written again, because its device may have forgotten it. No write may be in
+    /// Queues all undurable blocks to be written again, because their device may have lost them. No write may be in
     /// flight, and earlier flushes no longer count.
     pub fn write_again(&mut self) {
         self.in_flight.clear();
@@ -279,14 +279,14 @@ impl Journal {
     /// Releases blocks below `tail`, where the older of two complete checkpoints begins.
     ///
     /// # Panics
-    /// If they are not durable: the checkpoints that cover them cannot be complete.
+    /// If these blocks are not durable: the checkpoints that cover them cannot be complete.
     pub fn release(&mut self, tail: u64) {
         assert!(tail <= self.durable_end, "what is released was flushed");
         self.tail = self.tail.max(tail);
         self.assert_in_order();
     }
 
-    /// Returns the end of the blocks that were written without a gap.
+    /// Returns the end of the blocks written without a gap.
     pub fn written_end(&self) -> u64 {
         self.written_end
     }
@@ -301,12 +301,12 @@ impl Journal {
         self.tail
     }
 
-    /// Returns how many sealed blocks were not taken.
+    /// Returns the number of sealed blocks not taken.
     pub fn sealed_blocks(&self) -> usize {
         self.sealed.len()
     }
 
-    /// Returns how many blocks were taken and are not durable; each is kept in memory.
+    /// Returns the number of taken blocks that are not durable; each is kept in memory.
     pub fn undurable_blocks(&self) -> usize {
         self.undurable.len()
     }
@@ -455,8 +455,8 @@ mod tests {
                 step(&mut journal, &mut outside, each);
                 let order = [journal.tail, journal.durable_end, journal.written_end, journal.taken_end()];
                 prop_assert!(order.is_sorted() && journal.taken_end() <= journal.mark().sequence);
-                // Writes in flight may be on the media in part: only completed writes count, and only if no block
-                // taken later lies over them.
+                // Writes in flight may be on the media in part. Only completed writes count, and only if no block taken
+                // later overwrites them.
                 let from = journal.tail;
                 let wanted: Vec<u64> = (0..outside.blocks.len() as u64)
                     .filter(|number| (from..journal.written_end).contains(&outside.blocks[*number as usize]))

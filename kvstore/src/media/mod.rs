@@ -1,9 +1,9 @@
 //! The format on the media: bytes in, bytes out.
 //!
-//! `superblock`, `chart`, `geometry` and `device_set` describe the devices, and `heads` reads what they say; `record`, `block`, `journal` and `checkpoint`
-//! encode a shard's metadata; `recovery` reads it back through a trait. None of these know a queue. `format`,
-//! `change` and `survey` are the calls that wait for devices. Every byte read is untrusted: it is checked before use, and damage
-//! is a value rather than a panic.
+//! `superblock`, `chart`, `geometry` and `device_set` describe the devices, and `heads` reads the superblocks;
+//! `record`, `block`, `journal` and `checkpoint` encode a shard's metadata; `recovery` reads it back through a trait.
+//! None of these know a queue. `format`, `change` and `survey` wait for devices. Every byte read is untrusted: it is
+//! checked before use, and damage is a value rather than a panic.
 
 pub mod block;
 pub(crate) mod bytes;

@@ -2,9 +2,9 @@
 //!
 //! They are little-endian, of variable length and without padding; `docs/design/disk-format.md` specifies the bytes.
 //! Decoding borrows, allocates nothing and checks every field: an accepted record encodes to the same bytes again.
-//! Records have no checksum, because the block around them has one.
+//! Records have no checksum, because their block has one.
 //!
-//! This module does not judge which records are true: the shard replays them in order.
+//! This module does not judge which records still hold: the shard replays them in order.
 
 use std::fmt;
 use std::ops::Range;
@@ -47,8 +47,8 @@ const HAS_VERSION: u8 = 16;
 const HAS_QUOTA: u8 = 1;
 const EVICTS_OWN: u8 = 2;
 
-/// Returns the most bytes that an object's record takes, with a slab, an expiry, an age and a version. Used for accounting: a
-/// checkpoint holds one record per object.
+/// Returns the maximum bytes of an object's record, with a slab, an expiry, an age and a version. Used for accounting:
+/// a checkpoint holds one record per object.
 pub const fn record_bytes(key_bytes: usize, checksums: usize) -> usize {
     let optional = SLAB_BASE_BYTES + EXPIRES_BYTES + AGE_BYTES + VERSION_BYTES;
     PUT_BYTES + optional + key_bytes + 4 * checksums
@@ -59,10 +59,10 @@ pub const fn record_bytes(key_bytes: usize, checksums: usize) -> usize {
 #[error("no record: {0}")]
 pub struct Malformed(pub &'static str);
 
-/// One change of the store, or one thing that it holds.
+/// One change of the store, or one item of its contents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Record<'a> {
-    /// This object exists and replaces any other with its key.
+    /// Adds this object, replacing any other with its key.
     Put(Put<'a>),
     /// Removes the object with this key if it lies at this place, so that an eviction never undoes a newer put.
     Delete {
@@ -71,16 +71,16 @@ pub enum Record<'a> {
         /// Its place.
         place: Place,
     },
-    /// This tenant exists and replaces any other with its id.
+    /// Adds this tenant, replacing any other with its id.
     Tenant {
         /// Its id.
         id: TenantId,
         /// Its name: 1 to 64 bytes.
         name: &'a str,
-        /// Its quota; unlimited if `None`. Only what shard 0 records counts.
+        /// Its quota; unlimited if `None`. Only shard 0's records of quotas count.
         quota: Option<Quota>,
     },
-    /// This layout exists and replaces any other with its id.
+    /// Adds this layout, replacing any other with its id.
     Layout {
         /// Its id.
         id: LayoutId,
@@ -96,11 +96,11 @@ pub struct Put<'a> {
     pub key: &'a [u8],
     /// Its place, length, tenant, layout and version.
     pub object: Object,
-    /// The first unit of its slab, if it lies in one; not behind its own place.
+    /// The first unit of its slab, if it lies in one; at or before its own place.
     pub slab_base: Option<u64>,
-    /// When it expires, in seconds of the store's clock.
+    /// Its time of expiry, in seconds of the store's clock.
     pub expires_s: Option<u64>,
-    /// How long before a checkpoint it was used, in 128ths of a turnover, up to 191. `None` in a journal: a put is a
+    /// Time from its last use to the checkpoint, in 128ths of a turnover, up to 191. `None` in a journal: a put is a
     /// use.
     pub age: Option<u8>,
     /// Whether it replaces an older object, and its data was not flushed when it was recorded. If a power cut took the
@@ -127,7 +127,7 @@ impl<'a> From<&'a [u32]> for Checksums<'a> {
 }
 
 impl<'a> Checksums<'a> {
-    /// Returns their number.
+    /// Returns the number of checksums.
     #[allow(clippy::len_without_is_empty)] // There is always one.
     pub fn len(&self) -> usize {
         match self.0 {
@@ -136,7 +136,7 @@ impl<'a> Checksums<'a> {
         }
     }
 
-    /// Iterates over them in the order of the pieces.
+    /// Iterates over the checksums in the order of the pieces.
     pub fn iter(&self) -> impl Iterator<Item = u32> + use<'a> {
         let (words, bytes): (&[u32], &[u8]) = match self.0 {
             Form::Words(words) => (words, &[]),
@@ -145,7 +145,7 @@ impl<'a> Checksums<'a> {
         words.iter().copied().chain(read_words(bytes))
     }
 
-    /// Copies them into `words`, replacing its contents.
+    /// Copies the checksums into `words`, replacing its contents.
     pub fn copy_into(&self, words: &mut Vec<u32>) {
         words.clear();
         match self.0 {
@@ -174,7 +174,7 @@ impl fmt::Debug for Checksums<'_> {
 }
 
 impl<'a> Record<'a> {
-    /// Returns the length of its encoding in bytes.
+    /// Returns the encoded length in bytes.
     pub fn encoded_bytes(&self) -> usize {
         match self {
             Record::Put(put) => put.encoded_bytes(),
@@ -186,8 +186,8 @@ impl<'a> Record<'a> {
         }
     }
 
-    /// Encodes it to the front of `into` and returns its length. Returns `None` and writes nothing if it does not
-    /// fit.
+    /// Encodes the record to the front of `into` and returns its length. Returns `None` and writes nothing if it does
+    /// not fit.
     ///
     /// # Panics
     /// If a field is out of range.
@@ -223,7 +223,7 @@ impl<'a> Record<'a> {
     ///
     /// # Errors
     /// [`Malformed`] if there is none.
-    #[inline(always)] // An opening decodes millions, and most of the time would go into moving the result.
+    #[inline(always)] // An opening decodes millions of records; a call would mostly move the result.
     pub fn decode(bytes: &'a [u8]) -> Result<(Record<'a>, &'a [u8]), Malformed> {
         let mut reader = Reader(bytes);
         let kind = reader.u8().ok_or(Malformed("nothing is there"))?;
@@ -239,7 +239,7 @@ impl<'a> Record<'a> {
 }
 
 impl<'a> Put<'a> {
-    /// Returns whether its pieces lie within the data areas of the devices, as lists of units.
+    /// Returns whether these pieces of the object lie within the devices' data areas.
     pub(crate) fn is_inside(&self, pieces: &[Piece], data: &[Vec<Range<u64>>]) -> bool {
         let Place { device, unit } = self.object.place;
         let areas = data.get(usize::from(device)).map_or(&[][..], Vec::as_slice);
@@ -291,7 +291,7 @@ impl<'a> Put<'a> {
 
     #[inline(always)]
     fn decode(reader: &mut Reader<'a>) -> Result<Put<'a>, Malformed> {
-        // In one read: an opening decodes millions of these.
+        // One read, because an opening decodes millions of these.
         let head: [u8; PUT_BYTES - 1] = reader.array().ok_or(CUT)?;
         let [flags, tenant, layout, k0, k1, c0, c1, p0, p1, p2, p3, p4, p5, b0, b1, b2, b3, b4] =
             head;

@@ -1,26 +1,26 @@
-//! Recovery of a shard: the newest whole checkpoint, and the journal over it.
+//! Recovers a shard: loads the newest whole checkpoint and replays the journal over it.
 //!
 //! 1. Read both headers. Candidates are the whole ones, newer first, then the empty store in which the journal's
 //!    first block was written.
 //! 2. Load a candidate's body block by block; damage rules it out.
-//! 3. Replay the journal from the candidate's begin until a block does not follow the previous one and is not known to
-//!    have been flushed. That is the cut, where appending continues. Blocks behind the cut are void for ever, whatever
-//!    is written before them.
-//! 4. A block that was flushed and cannot be read is *lost*, by damage: its records are missing, and the replay goes on
-//!    behind it ([`Rebuild::lose_block`]). Blocks below an end are known to be flushed by a later block, by a checkpoint
-//!    that ends there, or by the clean stop of the store ([`Witness`]).
-//! 5. If the replay passed the checkpoint's end and lost no block, the state is exactly that after the last block before
-//!    the cut. If it did not pass the end, try the next candidate. If none is left, take the newest whole one; the result
-//!    is *inconsistent*: records of objects may then contradict each other about space. All its objects were put before
-//!    records that are missing.
+//! 3. Replay the journal from the candidate's begin up to the first block that neither follows the previous one nor is
+//!    known to have been flushed. That is the cut, where appending continues. Blocks behind the cut stay void forever,
+//!    whatever is written before them.
+//! 4. A flushed block that cannot be read is *lost*, by damage: its records are missing, and the replay continues
+//!    behind it ([`Rebuild::lose_block`]). A later block, a checkpoint's end, or the clean stop of the store
+//!    ([`Witness`]) tells which blocks were flushed.
+//! 5. If the replay passed the checkpoint's end and lost no block, the state is exactly that after the last block
+//!    before the cut. If it did not pass the end, try the next candidate. If none is left, take the newest whole one;
+//!    the result is *inconsistent*: records of objects may then contradict each other about space. All its objects were
+//!    put before missing records.
 //!
 //! Records are passed on in order, and the last one for a key counts. In between there may be more objects than the
 //! shard ever held at one time, and extents may overlap, so compute free space at the end.
 //!
-//! A power cut may have taken the data of an object and left its record, unless a flush covered both. Each block says
-//! which blocks before it were flushed. Of those that were not, a put that replaces an older object
-//! ([`Put::is_provisional`]) counts only if its data is intact; otherwise the older object stays. Damage to such data
-//! looks the same. No other data is read.
+//! A power cut may have taken an object's data and left its record, unless a flush covered both. Each block states
+//! which blocks before it were flushed. In the others, a put that replaces an older object ([`Put::is_provisional`])
+//! counts only if its data is intact; otherwise the older object stays. Damage to such data looks the same. Recovery
+//! reads no other data.
 //!
 //! Recovery writes nothing, and trusts nothing that it reads.
 
@@ -122,16 +122,16 @@ pub trait Rebuild {
     /// An error ends the recovery.
     fn layout(&mut self, id: LayoutId, bytes: &[u8]) -> Result<()>;
 
-    /// Notes that records are missing here, because a flushed block cannot be read. The objects so far are *outdated*: the
-    /// block may have superseded them, and no other record says so. A delete that follows removes its key wherever it
-    /// lies, unless it was put since; and of objects that overlap, those put since are right.
+    /// Records that a flushed block cannot be read here. The objects so far are *outdated*: the block may have
+    /// superseded them without trace. Later deletes remove their key at any place, unless it was put since; and where
+    /// objects overlap, those put since are right.
     fn lose_block(&mut self);
 
-    /// Notes that a put of this version does not count, because its data are not whole. Once a flush has covered its record,
+    /// Records that a put of this version is void, because its data are not whole. Once a flush has covered its record,
     /// later openings do not read its data.
     fn pass_over(&mut self, _version: Version) {}
 
-    /// Removes the object with this key, wherever it lies: a record that does not count names it.
+    /// Removes the object with this key at any place: a void record names it.
     fn drop_superseded(&mut self, key: &[u8]);
 
     /// Returns the pieces of an object, one for each checksum; `None` if it cannot lie where its record says.
@@ -170,12 +170,12 @@ pub struct Areas {
     pub slots: [Range<u64>; 2],
 }
 
-/// The record of a clean stop of the store about one shard, from its superblocks.
+/// One shard's part of the record of a clean stop, from the superblocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Witness {
     /// The session that stopped.
     pub session: u64,
-    /// Blocks of the journal below this one were flushed then.
+    /// Blocks of the journal below this one were flushed.
     pub end: u64,
 }
 
@@ -201,7 +201,7 @@ pub struct Recovered {
     pub checkpoint: Option<Chosen>,
     /// The number of the next checkpoint.
     pub next_number: u64,
-    /// The slot of the next checkpoint: the other one than that loaded.
+    /// The slot of the next checkpoint: the one that was not loaded.
     pub next_slot: usize,
     /// Records read from the checkpoint.
     pub checkpoint_records: u64,
@@ -211,30 +211,29 @@ pub struct Recovered {
     pub journal_blocks: u64,
     /// Bytes of metadata read in all.
     pub bytes_read: u64,
-    /// Objects of which a power cut took the latest version, so that the one before came back. Take a checkpoint before
-    /// the journal continues: its blocks would count the lost version as flushed.
+    /// Objects whose latest version a power cut took, so that the previous one returned. Take a checkpoint before the
+    /// journal continues: its blocks would count the lost version as flushed.
     pub reverted: u64,
-    /// What lies at the cut in place of the next block; `None` if the whole ring was replayed. [`Void::Damaged`] is a
-    /// torn or damaged block.
+    /// The reason for the cut: why no next block lies there; `None` if the whole ring was replayed. [`Void::Damaged`]
+    /// is a torn or damaged block.
     pub cut: Option<Void>,
-    /// Blocks behind the cut that are whole and continue the journal, up to 64 others in turn. They were never flushed.
+    /// Whole blocks behind the cut that continue the journal, until 64 others in a row. They were never flushed.
     pub blocks_behind: u64,
-    /// Flushed blocks that cannot be read, of those that had to be: damage, not a cut. Keys that they name may have come
-    /// back in an older state, unless a later block names them.
+    /// Needed flushed blocks that cannot be read: damage, not a cut. Keys that they name may have reverted to an older
+    /// state, unless a later block names them.
     pub lost_blocks: u64,
-    /// Numbers of the checkpoints passed over, with the reason. [`Void::Chain`] means that the journal ends before
-    /// the checkpoint's end.
+    /// Numbers of the skipped checkpoints, with the reason. [`Void::Chain`] means that the journal ends before the
+    /// checkpoint's end.
     pub passed_over: Vec<(u64, Void)>,
     /// For each slot, whether its header is damaged.
     pub damaged_headers: [bool; 2],
-    /// Whether no checkpoint was consistent (step 5 of the module's documentation). Take a checkpoint at
-    /// once.
+    /// Whether no checkpoint was consistent (step 5 of the module's documentation). If so, take a checkpoint at once.
     pub is_inconsistent: bool,
     /// Slots whose header must be zeroed and flushed before the journal continues: a void checkpoint must stay void,
     /// even if the medium only failed to read it today.
     pub void_slots: [bool; 2],
-    /// Whether the journal must be zeroed with them: nothing was found though there were checkpoints, and the remains of
-    /// its blocks would pass for the continuation of the next ones.
+    /// Whether the journal must be zeroed too: nothing was found although checkpoints existed, and remaining blocks
+    /// could pass for the continuation of the next ones.
     pub is_journal_void: bool,
 }
 
@@ -273,8 +272,9 @@ pub fn recover<M: Media, R: Rebuild>(
 }
 
 impl Recovered {
-    /// Returns whether a new block of the journal must state that those before it were flushed ([`Journal::vouch`]), before
-    /// the void slots are zeroed: a header among them may be the only sign that a block was lost and the journal goes on.
+    /// Returns whether a new block of the journal must state that those before it were flushed ([`Journal::vouch`]),
+    /// before the void slots are zeroed: a header among them may be the only sign that a block was lost and the journal
+    /// continues.
     ///
     /// [`Journal::vouch`]: crate::media::journal::Journal::vouch
     pub fn needs_voucher(&self) -> bool {
@@ -293,7 +293,7 @@ impl Recovered {
         self.is_journal_void || is_empty && self.lost_blocks > 0
     }
 
-    /// Asserts what the journal and later checkpoints rely on, whatever was read.
+    /// Asserts invariants that the journal and later checkpoints rely on, whatever was read.
     fn assert_sound(&self, areas: &Areas) {
         let blocks = areas.journal.end - areas.journal.start;
         assert!(FIRST_SEQUENCE <= self.tail, "blocks are numbered from 1");
@@ -349,10 +349,10 @@ struct Search<'a, M, R> {
     lineage: &'a Lineage,
     areas: &'a Areas,
     witness: Option<Witness>,
-    /// The highest end of a whole header: the journal was flushed up to there.
+    /// The highest end in a whole header: the journal was flushed up to this end.
     headed_end: u64,
     bytes_read: u64,
-    /// The place of each put that does not count, by its key.
+    /// The place of each void put, by key.
     lost: BTreeMap<Box<[u8]>, Place>,
     passed_over: Vec<(u64, Void)>,
 }
@@ -371,7 +371,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         Ok(CheckpointHeader::decode(&bytes, self.lineage, units.end - units.start))
     }
 
-    /// Tries the candidates in order, as the module's documentation says.
+    /// Tries the candidates in order (see the module's documentation).
     fn first_consistent(&mut self, candidates: &[Candidate]) -> Result<Found> {
         let mut inconsistent = None;
         assert!(candidates.len() <= self.areas.slots.len(), "a slot has one header");
@@ -384,7 +384,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         }
         let empty = self.empty()?;
         match inconsistent {
-            // It was whole a moment ago. If it is damaged now, only the empty store remains.
+            // The checkpoint was whole a moment ago. If it is damaged now, only the empty store remains.
             Some(candidate) if empty.replay.blocks == 0 => match self.attempt(candidate)? {
                 Ok(found) => Ok(found),
                 Err(_) => self.empty(),
@@ -446,12 +446,12 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         let blocks = self.areas.journal.end - self.areas.journal.start;
         let stopped = self.witness.filter(|witness| witness.session >= session);
         let stopped_end = stopped.map_or(FIRST_SEQUENCE, |witness| witness.end);
-        // A checkpoint is written when its journal is flushed.
+        // A header is written only after the journal up to its end is flushed.
         let flushed_end = self.headed_end.max(stopped_end);
         assert!(end.sequence <= flushed_end, "what a checkpoint needs was flushed");
         let mut replay = Replay::new(self.lineage.epoch, session, begin..end, flushed_end, blocks);
         self.read_on(&mut replay)?;
-        // A look behind the cut may show that the journal goes on there.
+        // Blocks behind the cut may show that the journal continues there.
         while replay.resumes() {
             self.read_on(&mut replay)?;
         }
@@ -488,7 +488,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         Ok(())
     }
 
-    /// Passes on the records of the blocks that no flush is known to have covered.
+    /// Passes on the records of blocks not known to be flushed.
     fn hand_over_unflushed(&mut self, replay: &mut Replay) -> Result<()> {
         self.lost.clear();
         assert!(replay.unflushed.len() <= UNFLUSHED_BLOCKS_MAX, "more were passed on before");
@@ -518,7 +518,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         Ok(())
     }
 
-    /// Returns whether a put replaces an older object and its own data is not there.
+    /// Returns whether a put replaces an older object and its own data is missing.
     fn is_lost(&mut self, put: &Put<'_>) -> Result<bool> {
         if !put.is_provisional {
             return Ok(false);
@@ -566,7 +566,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         }
     }
 
-    /// Returns whether a header is whole and was not passed over, as that of the older checkpoint.
+    /// Returns whether a header is whole and was not skipped, like that of the older checkpoint.
     fn is_kept(&self, header: &Result<CheckpointHeader, Void>) -> bool {
         let number = header.as_ref().ok().map(|header| header.number);
         number.is_some_and(|number| self.passed_over.iter().all(|(passed, _)| *passed != number))
@@ -578,7 +578,7 @@ impl<M: Media, R: Rebuild> Search<'_, M, R> {
         assert!(header.begin.sequence <= next, "the replay began at the checkpoint's begin");
         let blocks = self.areas.journal.end - self.areas.journal.start;
         let older = match &headers[1 - slot] {
-            // A header with a lower number may still lie about where it begins.
+            // A header with a lower number may still have a wrong begin.
             Ok(other) if other.number < header.number => {
                 other.begin.sequence.min(header.begin.sequence)
             }

@@ -1,19 +1,19 @@
-//! The superblock: a device's role in a store. One unit in two copies, in the first and the last unit of the device.
+//! The superblock states a device's role in a store. Its two copies are the first and the last unit of the device.
 //!
 //! The newer whole copy counts. Copy B is written and flushed, then copy A ([`crate::media::format`]), by the format,
 //! by each opening, which raises the sequence, and by a change of the store's devices. The sequence is the number of
 //! the session, which distinguishes its journal blocks from those of earlier openings, so it is on all devices before
 //! the first block is written.
 //!
-//! The chart says which devices there are and what lies where. A [`Revision`] numbers it and names the one before it,
-//! so that the newest of several devices' charts counts only if the others are of that change or of the one before
+//! The chart lists the store's devices and areas. A [`Revision`] numbers it and names its predecessor, so that the
+//! newest of several devices' charts counts only if the others have the same or the previous revision
 //! ([`crate::media::device_set`]).
 //!
-//! A clean stop leaves where each shard's journal ends ([`Stop`]), which later sessions keep: the journal never ends
-//! before that again, unless damage takes its end.
+//! A clean stop records the end of each shard's journal ([`Stop`]), which later sessions keep: the journal never ends
+//! earlier again, unless by damage.
 //!
-//! The checksum and the version stay in their places in all future versions, so that another version is not taken for
-//! damage. This module does not do I/O.
+//! The checksum and the version stay in their places in all future versions, so that another version is not mistaken
+//! for damage. This module does no I/O.
 
 use std::fmt;
 
@@ -37,16 +37,16 @@ pub const LABEL_BYTES_MAX: usize = 32;
 
 pub(super) const MAGIC: [u8; 8] = *b"ADITKV\0\x01";
 const CRC_AT: usize = SUPERBLOCK_BYTES - 4;
-/// Where the revision is, which the chart follows.
+/// Offset of the revision, which the chart follows.
 const REVISION_AT: usize = 248;
 const REVISION_BYTES: usize = 24;
-/// Where the session of the last clean stop is. The ends of its journals lie before the checksum.
+/// Offset of the session of the last clean stop. The ends of its journals lie before the checksum.
 const STOP_AT: usize = 240;
 const END_BYTES: usize = 8;
 
 const _: () = assert!(REVISION_AT + REVISION_BYTES + CHART_BYTES_MAX <= CRC_AT);
 
-/// Which change of the devices made a chart.
+/// The change of the devices that made a chart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Revision {
     /// The number of the change; 1 is the format.
@@ -69,7 +69,7 @@ impl Revision {
         Revision { number: self.number + 1, id, before: self.id }
     }
 
-    /// Returns whether `other` is the same, or the one before, of which a change cut short leaves some devices.
+    /// Returns whether `other` is the same or the previous revision, as after an interrupted change.
     pub fn follows(&self, other: &Revision) -> bool {
         *self == *other || (self.number == other.number + 1 && self.before == other.id)
     }
@@ -85,7 +85,7 @@ pub struct Stop {
 }
 
 impl Stop {
-    /// Returns its record of a shard.
+    /// Returns the record of a shard.
     ///
     /// # Panics
     /// If there is no such shard.
@@ -99,9 +99,9 @@ impl Stop {
 pub struct Superblock {
     /// The store's random id, equal on all its devices and on no others.
     pub store: [u8; 16],
-    /// How often it was written, which decides the newer copy. Also the number of the session that wrote it.
+    /// Counts writes, so the higher one is the newer copy. It is also the number of the session that wrote it.
     pub sequence: u64,
-    /// Journals and checkpoints of other epochs are void. A volatile opening raises it.
+    /// The epoch: journals and checkpoints of other epochs are void. A volatile opening raises it.
     pub epoch: u64,
     /// The number of this device in the chart.
     pub device_id: u64,
@@ -115,24 +115,24 @@ pub struct Superblock {
     pub lba_bytes: u32,
     /// Number of shards.
     pub shards: u16,
-    /// How the store was last opened; informative only.
+    /// The durability of the last opening; informative only.
     pub durability: Durability,
     /// The label: up to 32 bytes.
     pub label: String,
-    /// The record of the last clean stop; `None` if there was none in this epoch, or if the chart leaves no room for it.
+    /// The record of the last clean stop; `None` without one in this epoch, or if the chart leaves no room for it.
     pub stop: Option<Stop>,
-    /// Which change of the devices made the chart.
+    /// The change of the devices that made the chart.
     pub revision: Revision,
-    /// The store's devices, and what lies where on them.
+    /// The store's devices and their areas.
     pub chart: Chart,
 }
 
-/// Why there is no superblock.
+/// The reason why a device has no usable superblock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Absent {
     /// Both copies are all zeroes.
     Blank,
-    /// Other data is there; its name, if it has a well-known one.
+    /// Other data, with its name if it is well-known.
     Foreign(Option<&'static str>),
     /// A store in another version of the format.
     Version(u32),
@@ -159,7 +159,7 @@ impl fmt::Display for Absent {
 }
 
 impl Absent {
-    /// Converts it to an error with a remedy.
+    /// Converts the reason to an error with a remedy.
     pub fn into_error(self, device: &str) -> Error {
         let fix = match self {
             Absent::Blank => "format it with 'adit kv format', or look at the target's name",
@@ -178,10 +178,10 @@ impl Absent {
 }
 
 impl Superblock {
-    /// Encodes it. Leaves out a clean stop for which the chart leaves no room.
+    /// Encodes the superblock. Omits a clean stop if the chart leaves no room for it.
     ///
     /// # Panics
-    /// If the label or the chart is too long, or if a stop has not an end for each shard.
+    /// If the label or the chart is too long, or if a stop lacks an end for some shard.
     pub fn encode(&self, into: &mut [u8; SUPERBLOCK_BYTES]) {
         assert!(self.label.len() <= LABEL_BYTES_MAX, "label '{}'", self.label);
         into.fill(0);
@@ -275,7 +275,7 @@ impl Superblock {
         self.chart.members.len() as u8
     }
 
-    /// Returns where everything lies.
+    /// Returns the geometry.
     ///
     /// # Errors
     /// As [`Geometry::of`].
@@ -293,7 +293,7 @@ fn durability_number(durability: Durability) -> u8 {
     }
 }
 
-/// Returns where the ends of the journals of so many shards are, for which there is room.
+/// Returns the offset of the ends of `shards` journals, which must fit.
 fn ends_at(shards: u16) -> usize {
     CRC_AT - END_BYTES * usize::from(shards)
 }
@@ -367,17 +367,17 @@ fn foreign(bytes: &[u8]) -> Option<&'static str> {
     FOREIGN.iter().find(is_there).map(|(_, _, name)| *name)
 }
 
-/// The superblock of a device, and which copies need to be rewritten.
+/// The superblock of a device, and the copies that need to be rewritten.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Copies {
     /// The newer whole copy.
     pub superblock: Superblock,
-    /// For copies A and B: why it is unusable, if it is.
+    /// For copies A and B, the reason if the copy is unusable.
     pub bad: [Option<Absent>; 2],
 }
 
-/// Chooses the superblock of a device from both copies: the newer one. If they are of two stores, copy A: a format
-/// writes it last, and where a device grew there may be the copy B of a longer store that was there once.
+/// Chooses the newer of both copies. If they belong to two stores, chooses copy A: a format writes it last, and a grown
+/// device may have the copy B of a longer, former store.
 ///
 /// # Errors
 /// The reason if there is none; another version takes precedence over damage, and damage over foreign data.
@@ -393,7 +393,7 @@ pub fn choose(copy_a: &[u8], copy_b: &[u8]) -> Result<Copies, Absent> {
     }
 }
 
-/// Returns the more telling reason if neither copy is usable.
+/// Returns the more important reason if neither copy is usable.
 fn graver(a: Absent, b: Absent) -> Absent {
     let rank = |absent: &Absent| match absent {
         Absent::Version(_) => 4,

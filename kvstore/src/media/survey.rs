@@ -1,13 +1,13 @@
-//! A survey of a store's devices without opening the store, to check or inspect it.
+//! Surveys a store's devices without opening the store, to check or inspect it.
 //!
 //! 1. Both copies of each device's superblock, and whether the devices are those of one store.
 //! 2. For each shard, the checkpoint and the journal, replayed as by an opening.
 //! 3. Each object against its neighbours and the data area: extents are disjoint and inside it, layouts and tenants
 //!    exist, and each piece has a checksum.
 //!
-//! The result lists what is wrong as [`Fault`]s. A survey writes nothing. Only [`ShardSurvey::verify`], a scrub,
-//! reads the objects' data. If another process has the store open, a survey may mix several moments: [`heads_in_use`]
-//! and [`Looks`] repeat it until it shows one moment, and distinguish data in motion from damage.
+//! The result lists [`Fault`]s. A survey writes nothing. Only [`ShardSurvey::verify`], a scrub, reads the objects'
+//! data. If another process has the store open, a survey may mix several moments: [`heads_in_use`] and [`Looks`] repeat
+//! it until it shows one moment, and distinguish data in motion from damage.
 
 mod in_use;
 mod objects;
@@ -42,16 +42,16 @@ use crate::model::object::LayoutId;
 use crate::model::options::Quota;
 use crate::model::place::UNIT_BYTES;
 
-/// Returns whether these bytes begin a superblock of a store, whole or damaged, of any version. A device of a store has
-/// one in its first 4096 bytes, and one in the last of its whole 4096.
+/// Returns whether these bytes begin a superblock of a store, whole or damaged, of any version. A store's device has
+/// one in its first and one in its last whole unit of 4096 bytes.
 pub fn is_superblock(bytes: &[u8]) -> bool {
     bytes.starts_with(&super::superblock::MAGIC)
 }
 
-/// Returns whether a file or block device is one of a store, by either superblock. Moves its position.
+/// Returns whether a file or block device belongs to a store, by either superblock. Moves its position.
 ///
 /// # Errors
-/// Why its ends cannot be read.
+/// The reason why its ends cannot be read.
 pub fn is_of_store(file: &File) -> io::Result<bool> {
     let units = (&*file).seek(SeekFrom::End(0))? / UNIT_BYTES;
     let mut start = [0; super::superblock::MAGIC.len()];
@@ -71,9 +71,9 @@ pub struct Fault {
     pub code: &'static str,
     /// A sentence for people.
     pub text: String,
-    /// How many objects it costs, as far as known.
+    /// Number of objects lost, as far as known.
     pub objects_lost: u64,
-    /// Identifies the fault within its kind if the text may differ the next time.
+    /// Identifies the fault within its kind where its text may vary between looks.
     place: Option<u64>,
 }
 
@@ -102,7 +102,7 @@ impl fmt::Display for Fault {
 /// The contents of a shard.
 #[derive(Clone, Debug)]
 pub struct ShardSurvey {
-    /// Where its metadata lies.
+    /// The areas of its metadata.
     pub areas: Areas,
     /// The ranges of units of its data on each device.
     pub data: Vec<Vec<Range<u64>>>,
@@ -114,9 +114,9 @@ pub struct ShardSurvey {
     pub tenants: Vec<(u8, String, Option<Quota>)>,
     /// Its layouts by id.
     pub layouts: BTreeMap<u8, Layout>,
-    /// How its room is used.
+    /// The use of its space.
     pub space: Space,
-    /// What is wrong.
+    /// Its faults.
     pub faults: Vec<Fault>,
 }
 
@@ -177,7 +177,7 @@ pub(crate) fn shard_of<M: Media>(
     Ok(ShardSurvey { areas, data, recovered, objects, tenants, layouts, space, faults })
 }
 
-/// Returns the faults of the superblocks, of which each device has one whole copy.
+/// Returns the faults of the superblocks. Each device must have one whole copy.
 pub fn of_heads(heads: &Heads, devices: &[DeviceFacts]) -> Vec<Fault> {
     let mut faults = Vec::new();
     for (device, copies) in devices.iter().zip(&heads.copies) {

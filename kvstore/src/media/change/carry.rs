@@ -1,4 +1,4 @@
-//! Carries out a removal: copies objects, and writes checkpoints.
+//! Carries out the removal of a device: copies objects and writes checkpoints.
 
 use adit_driver::paths::CommandQueue;
 
@@ -16,7 +16,7 @@ use crate::media::survey::{self, ShardSurvey, SurveyedObject};
 use crate::model::object::{LayoutId, Object, TenantId};
 use crate::model::place::{Place, UNIT_BYTES};
 
-/// Faults that an opening repairs by itself, and that cost no object that is listed.
+/// Faults that an opening repairs by itself and that cost no listed object.
 const HARMLESS: [&str; 3] = ["checkpoint-header", "checkpoint", "journal-cut"];
 
 /// Reads a shard.
@@ -43,7 +43,7 @@ pub(super) fn survey_of<Q: CommandQueue<Load>>(
     Err(waiting.refused(survey.areas.device.into(), why, fix))
 }
 
-/// A removal under way.
+/// A removal in progress.
 pub(super) struct Carrier<'a, 'w, Q> {
     pub(super) waiting: &'a mut Waiting<'w, Q>,
     pub(super) set: &'a Set,
@@ -61,7 +61,7 @@ struct CheckpointTarget {
 }
 
 impl<Q: CommandQueue<Load>> Carrier<'_, '_, Q> {
-    /// Empties the device, and the units of the shard's new home, of the shard's objects. The old store stays whole.
+    /// Moves the shard's objects off the device and off the units of the shard's new home. The old store stays whole.
     pub(super) fn carry(
         &mut self,
         shard: u16,
@@ -85,7 +85,7 @@ impl<Q: CommandQueue<Load>> Carrier<'_, '_, Q> {
         if !lost.is_empty() {
             self.done.lost_objects += losses.objects;
             self.done.lost_bytes += losses.units * UNIT_BYTES;
-            // Their units may be overwritten once their removal is durable.
+            // The units of lost objects may be overwritten once the removal is durable.
             self.write_checkpoint(&target, &survey, &Objects::without(&survey, &lost))?;
             target.slot = 1 - target.slot;
             target.number += 1;
@@ -98,7 +98,7 @@ impl<Q: CommandQueue<Load>> Carrier<'_, '_, Q> {
         self.write_checkpoint(&target, &survey, &Objects::without(&survey, &lost))
     }
 
-    /// Copies an object to its new place, where it then is in `survey`. Returns false if its bytes are damaged.
+    /// Copies an object to its new place and updates `survey`. Returns false if the bytes are damaged.
     fn move_object(&mut self, survey: &mut ShardSurvey, to: Move) -> Result<bool> {
         let found = &survey.objects[to.object];
         let moved = SurveyedObject {
@@ -148,8 +148,8 @@ impl<Q: CommandQueue<Load>> Carrier<'_, '_, Q> {
         Ok(bytes)
     }
 
-    /// Writes the metadata of a shard for the store without the device, in which `epoch` counts. `home` is their new
-    /// place, if they had theirs on the device.
+    /// Writes a shard's metadata for the store without the device, whose epoch is `epoch`. `home` is their new place,
+    /// if they lay on the device.
     pub(super) fn found_anew(
         &mut self,
         shard: u16,
@@ -173,7 +173,7 @@ impl<Q: CommandQueue<Load>> Carrier<'_, '_, Q> {
             let target = CheckpointTarget { areas: survey.areas.clone(), slot, number, lineage };
             return self.write_checkpoint(&target, &survey, &objects);
         };
-        // Objects were where the ring and both slots are: none of it may look like a block or a header.
+        // Objects lay where the ring and both slots are, so zero them: no remains may look like a block or a header.
         let areas = Areas { device, ..next.areas(shard) };
         self.waiting.zero(device, areas.journal.clone())?;
         for (slot, number) in [0, 1].into_iter().zip(number..) {
@@ -189,8 +189,8 @@ impl<Q: CommandQueue<Load>> Carrier<'_, '_, Q> {
         self.waiting.refused(device.into(), why, fix)
     }
 
-    /// Writes a checkpoint after which the journal continues where it ends now. Flushes everything written before,
-    /// then the header.
+    /// Writes a checkpoint from which the journal continues at its present end. Flushes everything before it writes and
+    /// flushes the header.
     fn write_checkpoint(
         &mut self,
         target: &CheckpointTarget,
@@ -236,7 +236,7 @@ struct Objects<'a> {
     survey: &'a ShardSurvey,
     /// Positions of objects, oldest first.
     kept: Vec<usize>,
-    /// The removed device, without which device indices count.
+    /// The removed device; written device indices leave it out.
     removed: Option<u8>,
 }
 

@@ -8,11 +8,11 @@
 //! |---|---|
 //! | add | superblocks of the new revision to the new devices: without these the store would be incomplete |
 //! | grow | nothing: the new copy B of the superblock is in a unit that the old store does not have |
-//! | remove | 1. in the old store, a session like any other: lost objects are removed, the others are copied away from the device and from where homes will be, and verified; a checkpoint for each of both. 2. for each shard a checkpoint of a new epoch, in the slot that the old epoch does not need, or in the shard's new home |
+//! | remove | 1. in the old store, as in any session: removes lost objects and writes a checkpoint; copies the others off the device and off the places of future homes, verifies them, and writes another. 2. for each shard a checkpoint of a new epoch, in the slot that the old epoch does not need, or in the shard's new home |
 //!
-//! A removal gives devices with a higher index a lower one. So the checkpoints of the new epoch have other places than
-//! those of the old one; the epoch in the superblocks decides which of them count. It is raised by a random step, so
-//! that no remains of a removal that was cut short ever count.
+//! A removal lowers the indices of the devices behind the removed one. So the checkpoints of the new epoch lie
+//! elsewhere than those of the old one; the epoch in the superblocks decides which ones count. It rises by a random
+//! step, so that no remains of an interrupted removal ever count.
 //!
 //! This module does not open or extend files, and does not know whether the store is in use.
 
@@ -34,22 +34,22 @@ use crate::media::superblock::Superblock;
 use crate::model::options::Durability;
 use crate::model::place::{Place, UNIT_BYTES};
 
-/// What happens to the objects of a device that is removed.
+/// How the objects of a removed device are treated.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Leaving {
-    /// They move to the other devices. The change is refused if they do not all fit. Default.
+    /// Moves them to the other devices; refuses the change if they do not all fit. Default.
     #[default]
     Move,
-    /// They move to the other devices. Where there is no room, the store's oldest objects are lost.
+    /// Moves them to the other devices; drops the store's oldest objects to make room.
     Evict,
-    /// They are lost, and others as well where a shard's metadata need the room.
+    /// Drops them, and others where a shard's metadata need room.
     Drop,
 }
 
 /// The effect of a change on the objects.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Bytes for data that the store has now.
+    /// The store's capacity for data afterwards, in bytes.
     pub data_bytes: u64,
     /// Objects copied to another place.
     pub moved_objects: u64,
@@ -59,23 +59,23 @@ pub struct Changed {
     pub lost_objects: u64,
     /// Their bytes, padding included.
     pub lost_bytes: u64,
-    /// Objects whose bytes did not match their checksums, so that they would have been misses.
+    /// Objects whose bytes did not match their checksums; reads would have missed them.
     pub damaged_objects: u64,
 }
 
 impl Changed {
-    /// Returns the effect of a change that touched no object and made the store as large as this.
+    /// Returns the effect of a change to `geometry` that touched no object.
     fn of(geometry: &Geometry) -> Changed {
         Changed { data_bytes: geometry.data_units() * UNIT_BYTES, ..Changed::default() }
     }
 }
 
-/// Adds the devices behind the first `known` to the store on those. `id` is a random number of the change. Sets `is_begun`
-/// before anything is written.
+/// Adds devices to the store on the first `known` devices. `id` is a random number of the change. Sets `is_begun`
+/// before it writes anything.
 ///
 /// # Errors
-/// [`Error::Media`] if the first are not a store's, or if a new one holds data that may not be overwritten, or is too
-/// small; [`Error::Driver`] if one does not answer.
+/// [`Error::Media`] if the first devices are not a store's, or if a new one holds data that may not be overwritten, or
+/// is too small; [`Error::Driver`] if a device does not answer.
 pub(crate) fn add<Q: CommandQueue<Load>>(
     lanes: &mut [Lane<Q>],
     known: usize,
@@ -102,7 +102,7 @@ pub(crate) fn add<Q: CommandQueue<Load>>(
         superblocks.push(Superblock { device_id: member.id, lba_bytes, ..first });
     }
     *is_begun = true;
-    // First the new devices: once an old one names them, they have to be there.
+    // Write the new devices first: an old one must not name devices without a superblock.
     waiting.write_superblocks(&superblocks, known..superblocks.len(), |_| false)?;
     waiting.write_superblocks(&superblocks, 0..known, |device| set.lacks_copy_a(device))?;
     Ok(Changed::of(&geometry))
@@ -119,8 +119,8 @@ fn check_length<Q: CommandQueue<Load>>(lane: &Lane<Q>, shards: u16) -> Result<()
     Err(Error::media(&lane.info.device, why, fix))
 }
 
-/// Checks that a new device is not the store's, and that it may be overwritten: it is blank, or was to be added when
-/// that was cut short.
+/// Checks that a new device is not the store's and may be overwritten: it is blank, or belongs to an interrupted
+/// addition.
 fn check_new<Q: CommandQueue<Load>>(
     waiting: &mut Waiting<'_, Q>,
     index: usize,
@@ -148,7 +148,8 @@ fn check_new<Q: CommandQueue<Load>>(
 /// Extends the store to the units by which its devices have grown. `id` is a random number of the change.
 ///
 /// # Errors
-/// [`Error::Media`] if the devices are not a store's, or if none has grown; [`Error::Driver`] if one does not answer.
+/// [`Error::Media`] if the devices are not a store's, or if none has grown; [`Error::Driver`] if a device does not
+/// answer.
 pub(crate) fn grow<Q: CommandQueue<Load>>(
     lanes: &mut [Lane<Q>],
     id: u64,
@@ -189,12 +190,12 @@ impl Set {
     }
 }
 
-/// Removes a device. Its objects and the shards' metadata on it move to the others, as `leaving` says. `id` is a
-/// random number of the change.
+/// Removes a device. Moves the shards' metadata on it to the others, and treats its objects as `leaving` says. `id` is
+/// a random number of the change.
 ///
 /// # Errors
-/// [`Error::Media`] if the devices are not a store's, if it is damaged, or if there is no room for objects or metadata;
-/// [`Error::Invalid`] if there is no such device, or no other; [`Error::Driver`] if one does not answer.
+/// [`Error::Media`] if the devices are not a store's, if the store is damaged, or if there is no room for objects or
+/// metadata; [`Error::Invalid`] if there is no such device, or no other; [`Error::Driver`] if a device does not answer.
 pub(crate) fn remove<Q: CommandQueue<Load>>(
     mut lanes: Vec<Lane<Q>>,
     device: u8,
@@ -243,8 +244,8 @@ pub(crate) fn remove<Q: CommandQueue<Load>>(
     Ok(done)
 }
 
-/// Plans for each shard, and returns its new home if it had its home on the device. Refuses what `leaving` does not
-/// allow before anything is written.
+/// Plans the removal for each shard, with a new home for shards whose home was on the device. Refuses losses that
+/// `leaving` forbids before anything is written.
 fn planned<Q: CommandQueue<Load>>(
     waiting: &mut Waiting<'_, Q>,
     set: &Set,
@@ -272,7 +273,7 @@ fn planned<Q: CommandQueue<Load>>(
     Ok(homes)
 }
 
-/// Overwrites both copies of the superblock, so that the device is blank to a format.
+/// Overwrites both copies of the superblock, so that a format finds the device blank.
 fn wipe<Q: CommandQueue<Load>>(lane: Lane<Q>, clock: &mut dyn FnMut() -> Time) -> Result<()> {
     let units = superblock_units(lane.units());
     let mut lanes = [lane];
@@ -281,7 +282,7 @@ fn wipe<Q: CommandQueue<Load>>(lane: Lane<Q>, clock: &mut dyn FnMut() -> Time) -
     waiting.flush()
 }
 
-/// Returns a place with the index that its device has after `removed` was removed.
+/// Returns a place with its device's index after device `removed` was removed.
 fn place_without(place: Place, removed: u8) -> Place {
     assert_ne!(place.device, removed, "nothing is left on the device");
     Place { device: index_without(place.device, removed), ..place }

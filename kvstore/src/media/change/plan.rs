@@ -1,8 +1,8 @@
 //! Plans where the objects and metadata of a shard move when a device is removed.
 //!
-//! Objects leave the device, and the units that a new home will take. They are copied only to units that no object of
-//! the old store has, so that a cut at any time leaves that store. If they do not fit, the oldest objects of the shard
-//! are lost, as few of them as a search by halves finds to be enough. This module reads and writes nothing.
+//! Objects leave the device and the units of a new home. They are copied only to units that are free in the old store,
+//! so that a cut at any time leaves that store intact. If they do not fit, the shard's oldest objects are lost; binary
+//! search finds how few suffice. This module does no I/O.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use crate::model::place::{Place, UNIT_BYTES};
 use crate::space::extent::Extents;
 use crate::space::slab::Slabs;
 
-/// Extents that a moved object is placed for at a time, as its sequence is unknown.
+/// Number of objects of unknown sequence for which space is reserved at a time.
 const AHEAD: u32 = 4;
 
 /// The objects that a plan loses.
@@ -36,7 +36,7 @@ impl Losses {
 /// The move of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Move {
-    /// Its position among the shard's objects.
+    /// The object's position among the shard's objects.
     pub(super) object: usize,
     pub(super) place: Place,
     pub(super) slab_base: Option<u64>,
@@ -51,8 +51,8 @@ pub(super) struct Plan {
     pub(super) losses: Losses,
 }
 
-/// Returns the new home of a shard's metadata: none if their home is on another device, or else those units of the
-/// shard's data on another device that have the least of its objects.
+/// Returns the new home of a shard's metadata: none if the home is on another device, otherwise the units of the
+/// shard's data on another device that its objects use least.
 ///
 /// # Errors
 /// The reason if no range is long enough.
@@ -86,7 +86,7 @@ pub(super) fn home(
     })
 }
 
-/// Extents in order, and how many units they have up to each.
+/// Extents in order, with cumulative units.
 struct Used {
     extents: Vec<Range<u64>>,
     before: Vec<u64>,
@@ -103,7 +103,7 @@ impl Used {
         Used { before: before.collect(), extents }
     }
 
-    /// Returns the starts in a range from which `units` can have the fewest units of extents: its ends, and next to
+    /// Returns the starts in a range at which a run of `units` may overlap extents least: the range's ends, and next to
     /// each extent.
     fn candidates(&self, range: &Range<u64>, units: u64) -> Vec<u64> {
         let last = range.end - units;
@@ -126,7 +126,7 @@ impl Used {
     }
 }
 
-/// Returns the units that an object keeps from others: its own, or those of its slab.
+/// Returns the units that an object occupies: its own, or those of its slab.
 fn extent_of(survey: &ShardSurvey, found: &SurveyedObject) -> Range<u64> {
     match (found.slab_base, survey.layout_of(found).and_then(Layout::slab)) {
         (Some(base), Some(slab)) => base..base + slab.units(),
@@ -146,7 +146,7 @@ fn occupied(survey: &ShardSurvey, device: u8) -> Vec<Range<u64>> {
     extents
 }
 
-/// Returns the first object that cannot be where it is, as an opening would find.
+/// Returns the first object whose place is impossible, by the rules of an opening.
 pub(super) fn misplaced(survey: &ShardSurvey) -> Option<&SurveyedObject> {
     for (device, ranges) in (0..).zip(&survey.data) {
         let (mut slabs, mut plain) = (Slabs::new(), Vec::new());
@@ -174,7 +174,7 @@ pub(super) fn misplaced(survey: &ShardSurvey) -> Option<&SurveyedObject> {
     None
 }
 
-/// Returns whether an object is on a device, or reaches into these units of another.
+/// Returns whether an object lies on a device, or overlaps these units of another.
 pub(super) fn is_in_the_way(
     survey: &ShardSurvey,
     found: &SurveyedObject,
@@ -194,13 +194,13 @@ struct Task<'a> {
     survey: &'a ShardSurvey,
     removed: u8,
     home: Option<(u8, Range<u64>)>,
-    /// The ranges of each device that objects may be in afterwards.
+    /// The ranges of each device that may hold objects afterwards.
     ranges: Vec<Vec<Range<u64>>>,
     /// Each object's extent, or that of its slab.
     extents: Vec<Range<u64>>,
     /// The units of each object itself.
     units: Vec<u64>,
-    /// The most units that objects may take.
+    /// Maximum units that objects may take.
     units_max: u64,
 }
 
@@ -245,7 +245,7 @@ impl Task<'_> {
         Plan { moves, lost, losses }
     }
 
-    /// Returns how many of these objects, oldest first, must be lost so that the others fit, and the moves of the others.
+    /// Returns how many of these objects, oldest first, must be lost so that the rest fit, and the moves of the rest.
     fn fewest_lost(&self, rest: &[usize]) -> (usize, Vec<Move>) {
         if let Some(moves) = self.attempt(rest) {
             return (0, moves);
@@ -266,13 +266,13 @@ impl Task<'_> {
         is_in_the_way(self.survey, &self.survey.objects[at], self.removed, self.home.as_ref())
     }
 
-    /// Returns whether an object could be in one of the ranges if they were empty.
+    /// Returns whether an object would fit in one of the ranges if they were empty.
     fn could_fit(&self, at: usize) -> bool {
         let units = self.extents[at].end - self.extents[at].start;
         self.ranges.iter().flatten().any(|range| range.end - range.start >= units)
     }
 
-    /// Finds places for those of the `kept` objects that have to move; `None` if they do not all fit.
+    /// Finds places for the `kept` objects that must move; `None` if they do not all fit.
     fn attempt(&self, kept: &[usize]) -> Option<Vec<Move>> {
         let used: u64 = kept.iter().map(|at| self.units[*at]).sum();
         if used > self.units_max {
@@ -285,7 +285,7 @@ impl Task<'_> {
         movers.into_iter().map(|at| self.place(at, &mut rooms)).collect()
     }
 
-    /// Returns what is free on a device: what none of the `kept` objects has, and none of those had that move.
+    /// Returns the free space of a device: units without `kept` objects, and without the former units of moved ones.
     fn room(&self, device: u8, kept: &[usize]) -> Room {
         let ranges = &self.ranges[usize::from(device)];
         let is_here = |at: &&usize| self.survey.objects[**at].object.place.device == device;
@@ -304,7 +304,7 @@ impl Task<'_> {
             }
         }
         used.extend(slabs.ranges().map(|slab| (slab.start, slab.end)));
-        // An object that moves out of the way of a home may lie in a range in part.
+        // An object that makes way for a home may lie partly in a range.
         let clipped = used.iter().flat_map(|(start, end)| {
             let clip = |range: &Range<u64>| range.start.max(*start)..range.end.min(*end);
             ranges.iter().map(clip).filter(|clipped| clipped.start < clipped.end)
@@ -314,7 +314,7 @@ impl Task<'_> {
         Room { extents, slabs, last: BTreeMap::new() }
     }
 
-    /// Takes a place for an object, on the device with the most free space that has one.
+    /// Takes a place for an object, on the device with the most free space among those that have one.
     fn place(&self, at: usize, rooms: &mut [Room]) -> Option<Move> {
         let mut order: Vec<usize> = (0..rooms.len()).collect();
         order.sort_by_key(|device| std::cmp::Reverse(rooms[*device].extents.free_units()));
@@ -346,6 +346,6 @@ impl Task<'_> {
 struct Room {
     extents: Extents,
     slabs: Slabs,
-    /// Behind which unit the next object of a layout would follow: the end of the last one, or its slot.
+    /// For each layout, the unit behind which its next object would follow: the last object's end, or its slot.
     last: BTreeMap<u8, u64>,
 }

@@ -1,4 +1,4 @@
-//! Changes of the devices, each cut at every write and flush, with what was not flushed kept and lost.
+//! Tests changes of the devices, cut at every write and flush, with unflushed data both kept and lost.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::shard::{Action, Outcome, PutItem, PutOptions, Request, Shard, ShardOp
 const UNITS: u64 = 400;
 const STORE: [u8; 16] = [9; 16];
 
-/// What a store holds: the units of each object by key.
+/// A store's contents: the units of each object by key.
 type Contents = BTreeMap<u64, u64>;
 
 fn devices(count: usize) -> Vec<TestDevice> {
@@ -125,7 +125,7 @@ fn put_all(devices: &[TestDevice], objects: &Contents) {
     });
 }
 
-/// Returns what the store on these devices holds, all of which must be right, and lie where the store has it.
+/// Returns the contents of the store on these devices, after verifying each object and its place.
 fn contents(devices: &[TestDevice]) -> Result<Contents> {
     let mut lanes = lanes(devices);
     let set = read_set(&mut lanes, &mut clock())?;
@@ -153,7 +153,7 @@ fn contents(devices: &[TestDevice]) -> Result<Contents> {
     Ok(all)
 }
 
-/// Makes a change with the power cut behind each of its writes and flushes, and passes what is left to `each`.
+/// Makes a change with the power cut behind each of its writes and flushes, and passes the remaining devices to `each`.
 fn cuts(
     before: &[TestDevice],
     change: impl Fn(&[TestDevice]),
@@ -300,7 +300,7 @@ fn a_growth_that_is_cut_leaves_the_old_store_or_the_new_one() {
 
 #[test]
 fn a_removal_that_is_cut_leaves_the_old_store_or_the_new_one_with_all_objects() {
-    // The first device is the home of a shard, the last is of none.
+    // The first device has a shard's home, the last has none.
     for index in [0, 2] {
         let (old, held) = (formatted(3, 2), objects(0..14));
         put_all(&old, &held);

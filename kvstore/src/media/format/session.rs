@@ -1,4 +1,4 @@
-//! The superblocks of a session: written when the store is opened, and when it has stopped.
+//! Writes the superblocks of a session: when the store is opened, and when it has stopped.
 
 use adit_driver::Time;
 use adit_driver::paths::CommandQueue;
@@ -33,8 +33,8 @@ pub(crate) fn begin_session<Q: CommandQueue<Load>>(
     Waiting { lanes, clock }.write_superblocks(&superblocks, all, |device| set.lacks_copy_a(device))
 }
 
-/// Writes superblocks that end the session begun with `set`: blocks below `ends`, one for each shard, were flushed. The
-/// shards have stopped.
+/// Writes superblocks that end the session begun with `set`. The shards must have stopped, with all blocks below
+/// `ends`, one end for each shard, flushed.
 ///
 /// # Errors
 /// [`Error::Media`] if a device does not answer.

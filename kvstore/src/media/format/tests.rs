@@ -1,4 +1,4 @@
-//! Formats and openings interrupted at every write, and devices that have changed.
+//! Tests formats and openings interrupted at every write, and devices that have changed.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;

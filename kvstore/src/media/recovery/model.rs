@@ -1,4 +1,4 @@
-//! A small shard on in-memory media, for tests of recovery: the records it was given, and the contents of its device.
+//! A small shard on in-memory media, for tests of recovery: its records and the contents of its device.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +19,7 @@ pub(super) fn areas() -> Areas {
     Areas { device: 0, journal: 1..1 + BLOCKS, slots: [20..120, 120..220] }
 }
 
-/// A device's units, zero where nothing was written, with a cache that a power cut empties at random.
+/// A device's units, initially zero, with a cache that a power cut empties at random.
 #[derive(Clone, Default)]
 pub(super) struct Device {
     pub(super) units: BTreeMap<u64, Vec<u8>>,
@@ -68,9 +68,9 @@ pub(super) struct State {
     pub(super) objects: BTreeMap<Vec<u8>, u64>,
     pub(super) tenants: BTreeMap<u8, String>,
     pub(super) layouts: BTreeMap<u8, Vec<u8>>,
-    /// The keys put since records were last missing; `None` if none were.
+    /// The keys put since the last lost block; `None` if no block was lost.
     pub(super) put_since: Option<BTreeSet<Vec<u8>>>,
-    /// The number of objects that were announced.
+    /// The announced number of objects.
     pub(super) expected: u64,
 }
 
@@ -157,7 +157,7 @@ pub(super) fn steps(count: usize) -> impl Strategy<Value = Vec<Step>> {
     vec(step, 0..count)
 }
 
-/// A record as the model keeps it: equal for records with equal meaning.
+/// A record in the model's form: equal for records with equal meaning.
 #[derive(Clone, Debug)]
 pub(super) enum Said {
     Put(Vec<u8>, u64),
@@ -206,13 +206,13 @@ fn open_writer(taking: &mut Taking) -> &mut CheckpointWriter {
     taking.writer.as_mut().expect("its header is not written")
 }
 
-/// The shard, its device, and the block of each record it was given.
+/// The shard, its device, and the block of each record.
 pub(super) struct Shard {
     pub(super) device: Device,
     pub(super) journal: Journal,
     pub(super) session: u64,
     pub(super) state: State,
-    /// What there was before all that it was told.
+    /// The state before the first record.
     pub(super) base: State,
     pub(super) told: Vec<(u64, Said)>,
     pub(super) in_flight: Vec<(JournalWrite, Vec<u8>)>,
@@ -221,7 +221,7 @@ pub(super) struct Shard {
     pub(super) newest_begin: u64,
     pub(super) completed: usize,
     pub(super) is_damaged: bool,
-    /// The witness of its last clean stop.
+    /// The witness of the last clean stop.
     pub(super) stopped: Option<Witness>,
 }
 
@@ -254,7 +254,7 @@ impl Shard {
         }
     }
 
-    /// Frees the ring by two checkpoints. One in progress may have begun a whole ring ago, so it does not count.
+    /// Frees the ring by two new checkpoints. One in progress may have begun a whole ring ago, so it does not count.
     pub(super) fn relieve(&mut self) {
         let begun_before = usize::from(self.taking.is_some());
         for _ in 0..2 + begun_before {
@@ -449,7 +449,7 @@ pub(super) fn open_after(device: &mut Device, witness: Option<Witness>) -> (Stat
     (state, found.expect("the device answers"))
 }
 
-/// Returns a shard after fixed steps, with all of it on the media.
+/// Returns a shard after fixed steps, entirely on the media.
 pub(super) fn busy() -> Shard {
     let mut shard = Shard::new();
     for at in 0..200u64 {
@@ -473,7 +473,7 @@ pub(super) fn sequence_at(device: &Device, unit: u64) -> Option<u64> {
     BlockReader::open(BlockKind::Journal, bytes).ok().map(|block| block.stamp.sequence)
 }
 
-/// Asserts that the state is that before the cut, except for what only records of the `lost` blocks tell.
+/// Asserts that the state is that before the cut, except for records that only the `lost` blocks had.
 pub(super) fn assert_costs_only(lost: &[u64], shard: &Shard, (state, found): &(State, Recovered)) {
     let (end, mut expected, mut rest) = (found.next.sequence, State::default(), state.clone());
     shard.model(end).clone_into(&mut expected);

@@ -1,9 +1,9 @@
-//! The replay of a journal: which blocks are next, which were lost, and where the cut is.
+//! Replays a journal: finds the next blocks, the lost ones, and the cut.
 //!
-//! A block is the next one if its chain is the seal of the block before. Behind a lost block, a block counts by its
-//! sequence, epoch and session if it was flushed, or states that all before it were: the journal never rewrites flushed
-//! blocks. A journal that ends with a lost block continues with the seal of the last whole block as the chain, so that the
-//! next replay is the same.
+//! A block is the next one if its chain is the seal of the block before. Behind a lost block, a block is recognized by
+//! its sequence, epoch and session if it was flushed, or states that all before it were: the journal never rewrites
+//! flushed blocks. A journal that ends with a lost block continues with the seal of the last whole block as the chain,
+//! so that the next replay is the same.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -14,9 +14,9 @@ use crate::media::block::{BlockKind, BlockReader, JOURNAL_BLOCK_BYTES, Records, 
 use crate::media::journal::{FIRST_SEQUENCE, Mark};
 use crate::media::record::Record;
 
-/// Consecutive blocks of no journal that end the look behind a cut.
+/// Consecutive unrelated blocks that end the search behind a cut.
 const BEHIND_BLOCKS: u64 = 64;
-/// Limit of blocks held back until it is known whether a flush covered them. A shard flushes long before.
+/// Limit of blocks held back until they are known to be flushed. A shard flushes long before.
 pub(super) const UNFLUSHED_BLOCKS_MAX: usize = 8192;
 
 const _: () = assert!(BEHIND_BLOCKS > 0, "a later block tells damage from a power cut");
@@ -47,13 +47,13 @@ pub(super) struct Replay {
     epoch: u64,
     pub(super) next: Mark,
     end: Mark,
-    /// The blocks of the ring, and the block behind the last that can be read.
+    /// The blocks of the ring; `ring_end` is the block behind the last readable one.
     ring_blocks: u64,
     pub(super) ring_end: u64,
     /// The latest session known to have written to the journal before the next block.
     pub(super) session: u64,
     pub(super) has_reached_end: bool,
-    /// Whether the chain is that of the next block: not behind a lost one.
+    /// Whether the next block must match the chain, that is, does not follow a lost one.
     is_chained: bool,
     pub(super) records: u64,
     pub(super) blocks: u64,
@@ -63,18 +63,18 @@ pub(super) struct Replay {
     pub(super) blocks_behind: u64,
     /// Blocks below this one were flushed.
     pub(super) flushed_end: u64,
-    /// The records of the last blocks, of which that is not known. They are passed on when it is, or at the end.
+    /// The records of the last blocks, not known to be flushed. They are passed on once they are, or at the end.
     pub(super) unflushed: VecDeque<Vec<u8>>,
 }
 
-/// A look behind a cut.
+/// A search behind a cut.
 #[derive(Default)]
 struct Behind {
-    /// Blocks looked at, the cut included.
+    /// Examined blocks, the cut included.
     looked: u64,
-    /// How many of them there are up to the last that continues the journal.
+    /// Examined blocks up to the last that continues the journal.
     whole: u64,
-    /// The seal of the block before, if that continues the journal.
+    /// The seal of the previous block, if that continues the journal.
     seal: Option<u64>,
     session: u64,
 }
@@ -115,7 +115,7 @@ impl Replay {
         self.behind.looked - self.behind.whole > BEHIND_BLOCKS
     }
 
-    /// Processes a chunk of the ring. Returns false when no more is needed.
+    /// Processes a chunk of the ring. Returns false once no more is needed.
     pub(super) fn chunk<R: Rebuild>(&mut self, chunk: &[u8], rebuild: &mut R) -> Result<bool> {
         assert!(chunk.len().is_multiple_of(JOURNAL_BLOCK_BYTES), "a chunk is whole blocks");
         for bytes in chunk.chunks(JOURNAL_BLOCK_BYTES) {
@@ -147,7 +147,7 @@ impl Replay {
         Ok(block)
     }
 
-    /// Returns whether the next block, which cannot be read, was flushed, so that the journal continues behind it.
+    /// Returns whether the next, unreadable block was flushed, so that the journal continues behind it.
     fn is_lost(&self, void: Void) -> bool {
         assert!(self.next.sequence <= self.ring_end, "the ring is read once");
         let is_flushed = self.next.sequence < self.flushed_end;
@@ -177,7 +177,7 @@ impl Replay {
         Ok(())
     }
 
-    /// Passes over the next block, which was flushed and cannot be read.
+    /// Skips the next block, which was flushed and cannot be read.
     fn lose<R: Rebuild>(&mut self, rebuild: &mut R) -> Result<()> {
         assert!(self.next.sequence < self.flushed_end, "only what was flushed is missed");
         for flushed in std::mem::take(&mut self.unflushed) {
@@ -186,7 +186,7 @@ impl Replay {
         rebuild.lose_block();
         self.lost_blocks += 1;
         self.is_chained = false;
-        // If this is the end, the next session continues with this chain, which no block of the old history has here.
+        // If the journal ends here, the next session continues with this chain, which no old block has here.
         self.advance(self.next.chain);
         Ok(())
     }
@@ -245,7 +245,7 @@ impl Replay {
         assert!(self.blocks_behind < self.behind.looked, "the cut itself is not behind it");
     }
 
-    /// Returns whether the cut turned out to be a lost block, and prepares to read on from it.
+    /// Returns whether the cut turned out to be a lost block, and prepares to continue behind it.
     pub(super) fn resumes(&mut self) -> bool {
         let is_lost = self.cut.is_some_and(|void| self.is_lost(void));
         assert!(self.blocks_behind == 0 || self.cut.is_some(), "only a cut has blocks behind it");
@@ -255,13 +255,13 @@ impl Replay {
         is_lost
     }
 
-    /// Returns how many flushed blocks are not in the state: those lost on the way, and those behind a cut that is not
-    /// the journal's end.
+    /// Returns the number of flushed blocks missing from the state: those lost on the way, and those behind a cut that
+    /// is not the journal's end.
     pub(super) fn lost_blocks_in_all(&self) -> u64 {
         self.lost_blocks + self.flushed_end.saturating_sub(self.next.sequence)
     }
 
-    /// Returns how many blocks were overwritten from the journal's first on, which means that there were checkpoints.
+    /// Returns the number of overwritten blocks at the journal's beginning; if any, checkpoints must have existed.
     pub(super) fn overwritten_blocks(&self) -> u64 {
         let later = self.cut.filter(|_| self.blocks == 0).and_then(|void| self.later_lap(void));
         later.map_or(0, |found| found - self.ring_blocks)

@@ -1,4 +1,4 @@
-//! Objects whose data a power cut took: the objects that they replaced come back, and damage changes nothing else.
+//! Tests power cuts that take objects' data: the replaced objects return, and damage changes nothing else.
 
 use super::model::{Device, LINEAGE, State, areas, open};
 use super::*;
@@ -8,7 +8,7 @@ use crate::model::object::{Object, Version};
 /// The first unit of data.
 const DATA: u64 = 300;
 
-/// A journal of which each record has a block of its own.
+/// A journal with one record per block.
 struct Told {
     device: Device,
     journal: Journal,
@@ -63,7 +63,7 @@ impl Told {
         self.journal.durable(self.journal.written_end());
     }
 
-    /// Returns where each object lies, and how many came back in an older version.
+    /// Returns the place of each object, and how many reverted to an older version.
     fn found(&mut self) -> (Vec<u64>, u64) {
         let (State { objects, .. }, recovered) = open(&mut self.device);
         assert_eq!(recovered.cut, Some(Void::Blank), "all blocks are replayed");

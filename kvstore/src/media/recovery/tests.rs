@@ -1,4 +1,4 @@
-//! A small shard, cut at any moment, damaged anywhere, and compared with its model.
+//! Compares a small shard with its model after cuts at any moment and damage anywhere.
 
 use std::collections::BTreeSet;
 
@@ -49,7 +49,7 @@ proptest! {
         }
         let (state, found) = opened;
         prop_assert!(found.lost_blocks > 0 || !found.is_inconsistent, "{:?}", found);
-        // The store continues from what was found, and finds it again.
+        // The store continues from the recovered state, and recovers it again.
         shard.is_damaged = true;
         shard.base = state.clone();
         shard.resume(state, &found);
@@ -203,7 +203,7 @@ fn a_checkpoint_whose_journal_is_damaged_is_kept_and_told() {
     assert_eq!(opened.1.checkpoint, Some(newest));
     assert_eq!((opened.1.lost_blocks, opened.1.is_inconsistent), (1, false));
     assert_costs_only(&[newest.begin.sequence], &shard, &opened);
-    // The journal goes on, and what was found is found again, with what was added.
+    // The journal continues; the next recovery finds the same state and the additions.
     let (state, found) = opened;
     shard.base = state.clone();
     shard.resume(state, &found);
@@ -333,7 +333,7 @@ fn damage_before_what_was_flushed_is_told_from_a_cut() {
         shard.step(&Step::Commit);
         shard.write_all_and_flush();
     }
-    // Each block states that those below it were flushed; no block does so for the fourth.
+    // Each block states that those below it were flushed; no block vouches for the fourth.
     let lost = |block: u64| {
         let mut device = shard.device.clone();
         device.units.remove(&(areas().journal.start + block));
@@ -362,10 +362,10 @@ fn a_clean_stop_tells_damage_to_the_last_blocks_from_a_cut() {
         let (state, found) = open_after(&mut device, Some(stopped));
         assert_eq!((found.next.sequence, found.lost_blocks), (5, lost.len() as u64));
         assert_eq!(state, shard.model(first));
-        // The next session goes on behind them, and a cut takes nothing of what it told.
+        // The next session continues behind them, and a cut takes none of its records.
         let mut next = Shard { device, base: state.clone(), is_damaged: true, ..Shard::new() };
         next.resume(state, &found);
-        // A block without records tells of those that were lost, also without the witness.
+        // A block without records reveals lost blocks, even without the witness.
         let end = 5 + u64::from(!lost.is_empty());
         let (state, found) = open(&mut next.device);
         assert_eq!((found.next.sequence, found.lost_blocks), (end, lost.len() as u64));
@@ -419,7 +419,7 @@ fn a_checkpoint_that_could_not_be_read_once_stays_void() {
     let hidden = headers.map(|unit| shard.device.units.remove(&unit).expect("a header"));
     let (state, found) = open(&mut shard.device);
     assert_eq!((found.checkpoint, found.void_slots), (None, [true; 2]));
-    // They become readable again, but what the opening wrote lies over them.
+    // They become readable again, but the opening has overwritten them.
     shard.device.units.extend(headers.into_iter().zip(hidden));
     shard.resume(state, &found);
     shard.step(&Step::Put(1, 2));
@@ -517,7 +517,7 @@ fn the_journal_is_kept_from_where_the_loaded_checkpoint_begins_whatever_the_othe
         assert_eq!((chosen.slot, found.tail), (0, chosen.begin.sequence), "other is {other}");
         assert!(chosen.begin.sequence < shard.newest_begin);
     }
-    // A header so old that the ring has wrapped since.
+    // Use a header so old that the ring has wrapped since.
     let mut shard = Shard::new();
     for key in 0..4 {
         shard.step(&Step::Put(key, 0));

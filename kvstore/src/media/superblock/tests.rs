@@ -156,7 +156,7 @@ fn what_cannot_be_is_refused_even_with_a_right_checksum() {
 
 #[test]
 fn the_first_copy_counts_if_the_last_unit_has_another_store() {
-    // A device that grew may have the last unit of a longer store that was there once.
+    // A grown device may have the last unit of a longer, former store.
     let other = Superblock { store: [2; 16], sequence: 90, ..plain() };
     let found = choose(&encoded(&plain()), &encoded(&other)).expect("a store");
     assert_eq!(found.superblock, plain());

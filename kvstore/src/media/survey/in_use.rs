@@ -1,10 +1,9 @@
-//! Surveying a store that another process writes to.
+//! Surveys a store that another process writes to.
 //!
-//! Nothing keeps the writer from changing what was just read, so a look may find false faults: a journal block in
-//! flight whose successor is already there, or a checkpoint being replaced. Looking again distinguishes these from
-//! damage:
+//! The writer may change data that were just read, so a look may find false faults: a journal block in flight whose
+//! successor is already on the media, or a checkpoint being replaced. Looking again distinguishes these from damage:
 //!
-//! - A look without a fault shows one moment: blocks are chained, and no mixture of two moments is.
+//! - A look without a fault shows one moment: blocks are chained, and a mixture of two moments is not.
 //! - Data in motion is elsewhere at the next look, while damage stays. A fault counts if every look finds it. The
 //!   caller's pauses determine the number of looks, and must be longer than a write takes.
 //! - A format, or an opening as `volatile`, voids everything read before: the survey then has no result.
@@ -55,7 +54,7 @@ pub fn heads_in_use<M: Media>(
     }
 }
 
-/// The looks at one shard so far.
+/// All looks so far at one shard.
 ///
 /// To survey several shards, look at each, pause once for all of them, and look again at those that are not
 /// [whole](Moment::is_whole). Damage in one shard then takes no time from data in motion in another.
@@ -66,8 +65,7 @@ pub struct Looks {
 }
 
 impl Looks {
-    /// Surveys shard `number` once more. Returns `None` if `heads` are no longer those of the store: read everything
-    /// again.
+    /// Surveys shard `number` once more. Returns `None` if `heads` are no longer current: read everything again.
     ///
     /// # Errors
     /// As [`shard`].
@@ -94,7 +92,7 @@ impl Looks {
     }
 }
 
-/// Returns the faults that were seen again, in their latest form.
+/// Returns the faults seen again, in their latest form.
 fn staying(steady: Vec<Fault>, seen: &[Fault]) -> Vec<Fault> {
     let is_steady = |fault: &&Fault| steady.iter().any(|steady| steady.is_same(fault));
     seen.iter().filter(is_steady).cloned().collect()

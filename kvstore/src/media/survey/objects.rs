@@ -13,7 +13,7 @@ use crate::model::object::{LayoutId, Object, TenantId, piece_count};
 use crate::model::options::Quota;
 use crate::model::place::{Place, UNIT_BYTES};
 
-/// An object as it was found.
+/// An object found in the records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SurveyedObject {
     /// Its key.
@@ -22,9 +22,9 @@ pub struct SurveyedObject {
     pub object: Object,
     /// The first unit of its slab, if it lies in one.
     pub slab_base: Option<u64>,
-    /// When it expires, in seconds of Unix time.
+    /// Its time of expiry, in seconds of Unix time.
     pub expires_s: Option<u64>,
-    /// How long ago it was used, as in its record (`Put::age`).
+    /// The age of its last use, from its record (`Put::age`).
     pub age: Option<u8>,
     /// The checksums of its pieces, in order.
     pub checksums: Box<[u32]>,
@@ -50,7 +50,7 @@ pub(super) struct Objects {
     objects: HashMap<Key, SurveyedObject>,
     /// Objects read so far, including those that later records removed.
     read: u64,
-    /// The value of `read` when records were last missing.
+    /// The value of `read` at the last lost block.
     read_at_loss: u64,
     tenants: BTreeMap<u8, (String, Option<Quota>)>,
     /// `None` for a layout that cannot be decoded.
@@ -134,7 +134,7 @@ impl Objects {
         list
     }
 
-    /// Removes the objects that records which are missing may have superseded, as an opening does. Returns their number.
+    /// Removes the objects that missing records may have superseded, as an opening does. Returns their number.
     pub(super) fn drop_outdated(&mut self) -> u64 {
         let (before, first) = (self.objects.len(), self.read_at_loss);
         self.objects.retain(|_, found| found.order >= first);

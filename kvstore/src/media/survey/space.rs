@@ -7,10 +7,10 @@ use super::objects::{Objects, SurveyedObject};
 use crate::model::layout::Layout;
 use crate::model::object::{LayoutId, Object};
 
-/// Limit of faults reported one by one per kind; the rest are counted.
+/// Limit of faults listed individually per kind; the rest are counted.
 const TOLD_MAX: usize = 20;
 
-/// How a shard's space is used.
+/// The use of a shard's space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Space {
     /// Units for data.
@@ -31,7 +31,7 @@ struct ObjectRun<'a> {
 }
 
 impl Space {
-    /// Measures the space of all objects; `data` are the ranges of each device. Appends what is wrong to `faults`.
+    /// Measures the space of all objects; `data` are the ranges of each device. Appends faults to `faults`.
     pub(super) fn of(
         objects: &Objects,
         data: &[Vec<Range<u64>>],

@@ -252,7 +252,7 @@ fn what_is_no_store_is_told_by_what_it_is() {
     assert!(why(bytes).contains("ext"));
 }
 
-/// A disk that changes with each look, which reads the first unit first.
+/// A disk that changes with each look; a look begins by reading the first unit.
 struct Moving {
     looks: Vec<Disk>,
     heads_read: usize,

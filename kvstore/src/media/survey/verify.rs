@@ -7,7 +7,7 @@ use crate::model::layout::pieces;
 use crate::model::object::LayoutId;
 
 impl ShardSurvey {
-    /// Reads an object and compares it with its checksums. Returns false for an object that has a fault of its own.
+    /// Reads an object and compares it with its checksums. Returns false for an object with a fault.
     ///
     /// # Errors
     /// If the device does not answer.

@@ -1,12 +1,12 @@
-//! A decode loop over [`adit_tensors`], as an inference engine runs it, with a model of a GPU.
+//! A decode loop over [`adit_tensors`], as an inference engine runs it, with a model GPU.
 //!
 //! ```sh
 //! cargo run --release -p adit-tensors --example decode -- --model opt-1.3b --batch 8 --generate 16 --cache-mib 200
 //! ```
 //!
 //! Prefill writes the keys and values of the prompt, layer by layer, as an engine computes them. Each decode step then
-//! needs all of them again: while the GPU computes with one layer, the next one is read. The model of a GPU stamps the
-//! bytes that it hands out and checks them when they come back.
+//! needs all of them again: while the GPU computes with one layer, the next one is read. The model GPU stamps the bytes
+//! that it hands out and checks them when they return.
 
 use std::collections::VecDeque;
 use std::error::Error;
@@ -40,7 +40,7 @@ struct Arguments {
     /// The model: opt-1.3b, opt-6.7b or opt-13b
     #[arg(long, default_value = "opt-1.3b")]
     model: String,
-    /// Sequences that are computed together
+    /// Sequences computed together
     #[arg(long, default_value_t = 8)]
     batch: u32,
     /// Tokens of each prompt
@@ -49,19 +49,19 @@ struct Arguments {
     /// Tokens to generate
     #[arg(long, default_value_t = 16)]
     generate: u32,
-    /// Most MiB of the page cache; by default as much as the budget allows, and with 0 all layers are read past it
+    /// Maximum MiB of the page cache; by default as much as the budget allows; with 0, all layers are read past it
     #[arg(long)]
     cache_mib: Option<u64>,
     /// The folder of files
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// The target of direct layers, as 'vfio:0000:01:00.0'; by default the files
+    /// The target of direct layers, such as 'vfio:0000:01:00.0'; by default the files
     #[arg(long)]
     extent: Option<adit_driver::Target>,
-    /// Most MiB that prefill writes into the page cache; by default what the kernel keeps there
+    /// Maximum MiB that prefill writes into the page cache; by default as much as the kernel keeps without writeback
     #[arg(long)]
     dirty_mib: Option<u64>,
-    /// How copy threads overlap; by default by measurement
+    /// Overlap of the copy threads; chosen by measurement by default
     #[arg(long)]
     overlap: Option<Overlapping>,
     /// Copy threads
@@ -73,7 +73,7 @@ struct Arguments {
     /// Spread the cached layers over all instead of taking the first ones
     #[arg(long)]
     spread: bool,
-    /// Bandwidth to and from the GPU in MiB/s; 0 for copies that take no time
+    /// Bandwidth to and from the GPU in MiB/s; with 0, copies take no time
     #[arg(long, default_value_t = 12_000)]
     h2d_mib: u64,
     /// Microseconds that the GPU computes with a layer

@@ -1,8 +1,8 @@
-//! Files under the page cache, one for each copy thread, with a place for each of its tensors.
+//! Files under the page cache, one per copy thread, with a place for each of its tensors.
 //!
-//! The kernel locks a file for each write, so threads with one file would wait for each other. Blocks are allocated layer
-//! by layer, before the first write, so that a full disk shows as an error of a call and never as lost writeback. The files
-//! have no names while the run lasts.
+//! The kernel locks a file for each write, so threads sharing a file would wait for each other. Blocks are allocated
+//! layer by layer, before the first write, so that a full disk fails a call and never loses writeback. The files have
+//! no names during the run.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -19,11 +19,11 @@ use nix::sys::statfs::{TMPFS_MAGIC, statfs};
 
 use crate::error::{Error, Result};
 
-/// Makes names of files unique in this process.
+/// Makes file names unique in this process.
 static NUMBER: AtomicU64 = AtomicU64::new(0);
 
-/// Checks that files of `bytes` in `folder` leave memory to others, if the file system keeps its files there: the kernel
-/// kills a process whose files exceed its memory.
+/// Checks that files of `bytes` in `folder` fit in memory, if the file system keeps files in memory: the kernel kills a
+/// process whose files exceed its memory.
 ///
 /// # Errors
 /// [`Error::Invalid`] if they take more than `memory_bytes`.
@@ -39,19 +39,19 @@ pub(crate) fn check_folder(folder: &Path, bytes: u64, memory_bytes: u64) -> Resu
     Err(Error::invalid("the folder", folder.display(), fix))
 }
 
-/// Bytes that are read, or read ahead, by one call: the least `read_ahead_kb` is 128.
+/// Bytes of one call that reads or reads ahead.
 pub(crate) const PIECE_BYTES: u64 = 2 << 20;
-/// Pieces that the drive works on while one is copied.
+/// Pieces that the drive reads while one is copied.
 const PIECES_AHEAD: u64 = 4;
 
-/// A file under the page cache, of one copy thread. Clones share it.
+/// One copy thread's file under the page cache. Clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct CachedFile {
-    /// Read-ahead runs on behind what is read.
+    /// Handle whose read-ahead continues behind each read.
     file: Arc<File>,
-    /// Read-ahead does not.
+    /// Handle without such read-ahead.
     bounded: Arc<File>,
-    /// Where it was, for messages.
+    /// The former path, for messages.
     path: PathBuf,
     bytes: u64,
 }
@@ -71,13 +71,13 @@ impl CachedFile {
         let file = options.read(true).write(true).create_new(true).mode(0o600).open(&path);
         let file = file.map_err(|why| failed("create it", why))?;
         let sized = file.set_len(bytes).map_err(|why| failed("extend it", why));
-        // A second state of read-ahead.
+        // The second handle has its own read-ahead state.
         let again = || OpenOptions::new().read(true).write(true).open(&path);
         let bounded = sized.and_then(|()| again().map_err(|why| failed("open it again", why)));
         let bounded = bounded.inspect_err(|_| {
             let _ = std::fs::remove_file(&path);
         })?;
-        // Without the advice, everything works more slowly.
+        // The advice only affects speed, so failures are ignored.
         let _ = posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_SEQUENTIAL);
         let _ = posix_fadvise(&bounded, 0, 0, PosixFadviseAdvice::POSIX_FADV_RANDOM);
         Ok(CachedFile { file: Arc::new(file), bounded: Arc::new(bounded), path, bytes })
@@ -92,7 +92,7 @@ impl CachedFile {
         Ok(Device::open(&target, &DeviceOptions::default())?)
     }
 
-    /// Removes its name; its blocks go with the last handle.
+    /// Removes the file's name; its blocks are freed with the last handle.
     ///
     /// # Errors
     /// [`Error::Failed`] with the system's error.
@@ -102,7 +102,7 @@ impl CachedFile {
         })
     }
 
-    /// Returns its former path, for messages.
+    /// Returns the former path, for messages.
     pub(crate) fn name(&self) -> String {
         self.path.display().to_string()
     }
@@ -132,8 +132,8 @@ impl CachedFile {
         })
     }
 
-    /// Reads through the page cache. The kernel's read-ahead, which is fast as it uses large pages, may run on behind the
-    /// end.
+    /// Reads through the page cache. The kernel's read-ahead, which is fast because it uses large pages, may continue
+    /// behind the end.
     ///
     /// # Errors
     /// [`Error::Failed`] with the system's error.
@@ -142,8 +142,8 @@ impl CachedFile {
         self.file.read_exact_at(memory, offset).map_err(|why| self.failed("read it", why))
     }
 
-    /// Reads through the page cache, and nothing behind the end into it: that would push out something else. The drive
-    /// works on the next pieces while one is copied.
+    /// Reads through the page cache, but nothing behind the end, which would evict other pages. The drive reads the
+    /// next pieces while one is copied.
     ///
     /// # Errors
     /// [`Error::Failed`] with the system's error.
@@ -174,8 +174,8 @@ impl CachedFile {
         self.file.write_all_at(memory, offset).map_err(|why| self.failed("write it", why))
     }
 
-    /// Checks that the drive took all that the kernel wrote back. What it did not take is lost once its page is evicted: a
-    /// read would then return what the drive held before, and so must not be believed without this check behind it.
+    /// Checks that all writeback succeeded. Bytes that the drive refused are lost once their page is evicted, and a
+    /// read then returns older bytes, so call this after each read before trusting it.
     ///
     /// # Errors
     /// [`Error::Failed`], once for each failure.
@@ -187,7 +187,7 @@ impl CachedFile {
         Error::failed(self.name(), what, why, "check its drive (dmesg), then begin the run anew")
     }
 
-    /// Has the kernel read a run into the page cache, without waiting for the data.
+    /// Makes the kernel read a run into the page cache, without waiting for the data.
     pub(crate) fn read_ahead(&self, offset: u64, bytes: u64) {
         // One call reads no more than the device's read-ahead.
         for at in (0..bytes).step_by(PIECE_BYTES as usize) {
@@ -196,12 +196,12 @@ impl CachedFile {
         }
     }
 
-    /// Takes a run out of the page cache, as far as it is written back; begins to write back the rest.
+    /// Drops the written-back parts of a run from the page cache and begins to write back the rest.
     pub(crate) fn forget(&self, offset: u64, bytes: u64) {
         self.advise(offset, bytes, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     }
 
-    /// Gives advice, without which everything works more slowly.
+    /// Gives advice, which only affects speed.
     fn advise(&self, offset: u64, bytes: u64, advice: PosixFadviseAdvice) {
         self.assert_inside(offset, bytes);
         if let Err(why) = posix_fadvise(&self.bounded, signed(offset), signed(bytes), advice) {
@@ -235,7 +235,7 @@ mod tests {
         back.fill(0);
         file.read_bounded(4096, &mut back).expect("a read");
         assert_eq!(back, data);
-        // Neither begin nor end lies at a page.
+        // Neither begin nor end is page-aligned.
         file.write(1536, &data[1..4609]).expect("a write");
         file.read_bounded(1536, &mut back[..4608]).expect("a read");
         assert_eq!(back[..4608], data[1..4609]);

@@ -1,10 +1,10 @@
 //! Moves runs of LBAs past the page cache: the core of a copy thread's queue.
 //!
-//! It reads no clock and never waits: each call takes the time, so it runs in simulated time as well
+//! The core reads no clock and never waits: each call takes the time, so it also runs in simulated time
 //! ([`crate::copy::queue`] drives it). A transfer becomes commands in the order of their LBAs ([`Chunks`]), as many in
 //! flight as the queue takes; the transfer's memory is split for them and joined again. A small write may be left
-//! *behind*: it has memory of its own, and completes while the thread does something else, but before the next operation
-//! on its tensor.
+//! *behind*: it has its own memory and completes while the thread does other work, but before the next operation on its
+//! tensor.
 
 use std::time::Duration;
 
@@ -18,9 +18,9 @@ use crate::place::{Chunks, Span};
 use crate::shape::TensorId;
 use crate::stats::Cost;
 
-/// The most often that a command is sent.
+/// Maximum attempts at a command.
 const ATTEMPTS: u8 = 4;
-/// The most writes that a queue leaves behind.
+/// Maximum writes that a queue leaves behind.
 pub(crate) const BEHIND_COUNT: u64 = 8;
 const OUT_OF_SERVICE: &str = "it is out of service after an earlier failure";
 
@@ -31,7 +31,7 @@ pub(crate) enum Direction {
     Read,
     /// To the drive.
     Write,
-    /// None: deallocates the LBAs, by one command whose memory is scratch.
+    /// No data: one command deallocates the LBAs, with scratch memory.
     Deallocate,
 }
 
@@ -53,10 +53,10 @@ impl Direction {
     }
 }
 
-/// What a command owns while it is in flight.
+/// The memory and tag that a command owns while in flight.
 pub(crate) type Load = (Buffer, Tag);
 
-/// What a command is for.
+/// The purpose of a command.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tag {
     operation: Operation,
@@ -72,13 +72,13 @@ impl Tag {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// The command of this number of the present transfer.
+    /// The command with this number of the present transfer.
     Transfer(usize),
-    /// A write left behind, of this tensor.
+    /// This tensor's write left behind.
     Behind(TensorId),
 }
 
-/// A transfer under way.
+/// A transfer in progress.
 #[derive(Debug)]
 struct Transfer {
     direction: Direction,
@@ -88,12 +88,12 @@ struct Transfer {
     rest: Option<Buffer>,
 }
 
-/// How requests ended.
+/// Results of ended requests.
 #[derive(Debug, Default)]
 struct Results {
-    /// Commands of the present transfer that are posted and have not ended.
+    /// Commands of the present transfer in flight.
     open: usize,
-    /// The memory of those that have, by their number.
+    /// Memory of the transfer's ended commands, by number.
     pieces: Vec<Option<Buffer>>,
     /// The failure of the present transfer or request.
     failed: Option<String>,
@@ -104,7 +104,7 @@ struct Results {
 }
 
 impl Results {
-    /// Takes the memory of a request that has ended, and why it failed.
+    /// Takes the memory of an ended request, and the reason if it failed.
     fn take(&mut self, (memory, tag): Load, why: Option<String>) {
         match tag.owner {
             Owner::Transfer(index) => {
@@ -133,26 +133,26 @@ pub(crate) struct DirectQueue<Q> {
     timeout: Duration,
     depth: usize,
     in_flight: usize,
-    /// When the device last answered, or the present wait for it began.
+    /// Time of the device's last answer, or of the begin of the present wait.
     heard_at: Time,
     transfer: Option<Transfer>,
-    /// A request beside transfers that the queue has not taken yet.
+    /// A request outside transfers that the queue has not taken yet.
     waiting: Option<Load>,
     /// The length of writes left behind.
     behind_bytes: u64,
     results: Results,
-    /// Where the last command in each direction ended.
+    /// End of the last command in each direction.
     ends: [Option<u64>; 3],
     cost: Cost,
-    /// Since when the present transfer has had a command in flight.
+    /// Time since which the present transfer has had a command in flight.
     busy_since: Option<Time>,
-    /// Whether a command never came back: it keeps its memory, and nothing more is sent.
+    /// Whether a command never ended: it keeps its memory, and no more commands are sent.
     is_stuck: bool,
 }
 
 impl<Q: CommandQueue<Load>> DirectQueue<Q> {
-    /// Makes the core of a `queue` of `depth` requests. `spare` is the memory of writes left behind; the device has
-    /// `timeout` to end one more command.
+    /// Creates the core of a `queue` of `depth` requests. `spare` is memory for writes left behind; `timeout` limits
+    /// the time between completions.
     pub(crate) fn new(
         queue: Q,
         info: &DeviceInfo,
@@ -185,7 +185,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         self.info.lba_bytes
     }
 
-    /// Returns whether its LBAs are behind the page cache after all, as those of a mapped file.
+    /// Returns whether the device's LBAs go through the page cache nevertheless, like those of a mapped file.
     pub(crate) fn is_cached(&self) -> bool {
         self.info.is_cached
     }
@@ -200,12 +200,12 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         std::mem::take(&mut self.cost)
     }
 
-    /// Returns when the device last answered, or the present wait for it began.
+    /// Returns the time of the device's last answer, or of the begin of the present wait.
     pub(crate) fn heard_at(&self) -> Time {
         self.heard_at
     }
 
-    /// Begins a wait for the device: its time limit starts anew.
+    /// Begins a wait for the device and restarts its time limit.
     pub(crate) fn expect_answers(&mut self, now: Time) {
         self.heard_at = now;
     }
@@ -222,16 +222,16 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         self.results.pieces.clear();
         assert_eq!(self.results.open, 0, "the last transfer has ended");
         self.results.pieces.resize_with(unposted.len(), || None);
-        // Writes left behind keep the device busy as well.
+        // Writes left behind keep the device busy too.
         self.busy_since = (self.in_flight > 0).then_some(now);
         self.transfer = Some(Transfer { direction, begun: now, unposted, rest: Some(memory) });
     }
 
-    /// Posts what the queue takes, and takes what has completed; returns whether the transfer has ended.
+    /// Posts commands while the queue takes them and reaps completions. Returns whether the transfer has ended.
     ///
     /// # Errors
-    /// [`Error::Timeout`] if nothing completes in time, and the device's failure: then the queue is stuck and the transfer
-    /// never ends.
+    /// [`Error::Timeout`] if nothing completes in time, and the device's failure: then the queue is stuck and the
+    /// transfer never ends.
     pub(crate) fn advance(&mut self, now: Time) -> Result<bool> {
         self.post_chunks(now);
         let transfer = self.transfer.as_ref().expect("a transfer has begun");
@@ -274,8 +274,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         }
     }
 
-    /// Ends a transfer. The memory comes back with a failure as well, unless a command never ended: then the queue keeps
-    /// it.
+    /// Ends a transfer. Returns the memory even after a failure, unless a command never ended: then the queue keeps it.
     pub(crate) fn finish(&mut self, now: Time, ended: Result<()>) -> (Option<Buffer>, Result<()>) {
         let transfer = self.transfer.take().expect("a transfer has begun");
         self.cost.busy += self.busy_since.take().map_or(Duration::ZERO, |since| now.since(since));
@@ -291,7 +290,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         }
     }
 
-    /// Joins the memory of all commands of a transfer and what lies behind it.
+    /// Joins the memory of all commands of a transfer and the rest behind it.
     fn join(&mut self, rest: Option<Buffer>) -> Option<Buffer> {
         let mut pieces = self.results.pieces.drain(..).flatten().chain(rest);
         let mut whole = pieces.next()?;
@@ -301,7 +300,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         Some(whole)
     }
 
-    /// Posts a request; gives it back if the queue is full for now, or refuses it, which is then the present failure.
+    /// Posts a request. Returns it if the queue is full, or refuses it; a refusal becomes the present failure.
     fn post(&mut self, now: Time, load: Load) -> std::result::Result<(), Load> {
         let operation = load.1.operation;
         let Err(rejected) = self.queue.post(now, Request { operation, buffer: load }) else {
@@ -321,7 +320,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         self.cost.sequential += u64::from(last == Some(slba));
     }
 
-    /// Takes what has completed.
+    /// Takes completions.
     ///
     /// # Errors
     /// As [`DirectQueue::advance`].
@@ -342,7 +341,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         Err(Error::Timeout { waited_for: "a command of a tensor", after: self.timeout, fix })
     }
 
-    /// Takes what has completed, and sends again what may then succeed; returns the number of completions.
+    /// Takes completions and resends commands that may succeed on retry. Returns the number of completions.
     fn poll(&mut self, now: Time) -> usize {
         let mut again = Vec::new();
         let results = &mut self.results;
@@ -390,7 +389,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         fits && !self.results.behind.contains(&tensor)
     }
 
-    /// Returns whether there are memory and a slot for a write to be left behind; waits for them when called again.
+    /// Returns whether memory and a slot are free for a write to be left behind; call it again to wait for them.
     ///
     /// # Errors
     /// As [`DirectQueue::advance`].
@@ -403,11 +402,11 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         Ok(false)
     }
 
-    /// Leaves a write of `span` behind: `fill` puts its bytes into memory. There is room, and the tensor has no such write
-    /// yet. Call [`DirectQueue::post_waiting`] until it is posted.
+    /// Leaves a write of `span` behind; `fill` puts its bytes into memory. Requires room, and that the tensor has no
+    /// such write yet. Call [`DirectQueue::post_waiting`] until it is posted.
     ///
     /// # Errors
-    /// Those of `fill`.
+    /// As `fill`.
     pub(crate) fn write_behind(
         &mut self,
         tensor: TensorId,
@@ -430,7 +429,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         Ok(())
     }
 
-    /// Posts the waiting request, which may be several commands, if the queue takes it now; returns whether it did.
+    /// Posts the waiting request, which may be several commands, if the queue takes it now. Returns whether it did.
     ///
     /// # Errors
     /// The refusal of the request, and as [`DirectQueue::advance`].
@@ -452,10 +451,10 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         Err(self.failure("write a tensor", why))
     }
 
-    /// Returns whether all writes behind of a tensor, or of all, have ended.
+    /// Returns whether all writes behind of a tensor, or of all tensors, have ended.
     ///
     /// # Errors
-    /// As [`DirectQueue::advance`], and the first failure of any write behind, which names its tensor.
+    /// As [`DirectQueue::advance`], and the first failure of any write behind; it names the tensor.
     pub(crate) fn has_settled(&mut self, now: Time, tensor: Option<TensorId>) -> Result<bool> {
         let is_it = |other: &TensorId| tensor.is_none_or(|tensor| tensor == *other);
         if self.results.behind.iter().any(is_it) {
@@ -468,7 +467,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         })
     }
 
-    /// Returns the most LBAs that one command deallocates; `None` if the device cannot, or nothing more is sent to it.
+    /// Returns the maximum LBAs that one command deallocates; `None` if the device cannot, or if the queue is stuck.
     pub(crate) fn deallocates_at_once(&self) -> Option<u64> {
         let most = self.info.deallocate_lbas_max.min(u64::from(u32::MAX)).max(1);
         (self.info.deallocates && !self.is_stuck).then_some(most)

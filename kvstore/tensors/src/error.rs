@@ -12,7 +12,7 @@ pub enum Error {
     /// The driver failed.
     #[error(transparent)]
     Driver(#[from] adit_driver::Error),
-    /// The memory that this process may use is unknown.
+    /// The memory available to this process is unknown.
     #[error(transparent)]
     Memory(#[from] adit_kvstore::Error),
     /// An invalid setting or argument.
@@ -30,7 +30,7 @@ pub enum Error {
     Timeout {
         /// The event waited for.
         waited_for: &'static str,
-        /// How long the call waited.
+        /// The time that the call waited.
         after: Duration,
         /// What to do.
         fix: &'static str,

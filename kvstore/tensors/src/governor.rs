@@ -1,6 +1,6 @@
-//! How many layers are in the page cache, as memory comes and goes and as it turns out what they are worth.
+//! Decides how many layers the page cache holds, from the present memory and from measured benefits.
 //!
-//! A core without a clock or I/O: calls take the time and the present memory.
+//! This core has no clock and no I/O: calls take the time and the present memory.
 
 use std::time::{Duration, Instant};
 
@@ -10,18 +10,18 @@ use crate::options::{Knob, RunOptions};
 use crate::plan::layers_that_fit;
 use crate::stats::Figures;
 
-/// Calm evaluations before the cached layers grow, and between two layers by which they grow.
+/// Evaluations in a row that must have room before one more layer is cached.
 const CALM_COUNT: u32 = 3;
-/// By how much reads of direct layers must be faster before caching is given up: less is within the noise.
+/// Factor by which reads of direct layers must be faster before caching is abandoned; less is within the noise.
 const CLEARLY: f64 = 1.1;
-/// In how many iterations in a row they must be.
+/// Iterations in a row in which direct layers must be clearly faster.
 const SLOWER_COUNT: u32 = 3;
-/// Misses of more than one in so many bytes of cached layers are too many.
+/// More misses than one in this many bytes of cached layers are too many.
 const MISSES_SHARE: u64 = 50;
-/// An iteration without refaults gives back one in so many of the bytes that refaults showed to be taken.
+/// An iteration without refaults returns one in this many of the bytes that earlier refaults took from the budget.
 const FORGET_SHARE: u64 = 16;
 
-/// What the copy threads read of a group, between pinned memory and storage.
+/// The copy threads' reads of a group in decode.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DecodeReads {
     bytes: u64,
@@ -31,14 +31,14 @@ pub(crate) struct DecodeReads {
 }
 
 impl DecodeReads {
-    /// Returns those of a run up to now.
+    /// Returns the reads of a run so far.
     pub(crate) fn of(figures: &Figures) -> DecodeReads {
         let Figures { latency, bytes, missed_bytes, refault_bytes, .. } = figures;
         let (bytes, missed_bytes, refault_bytes) = (*bytes, *missed_bytes, *refault_bytes);
         DecodeReads { bytes, missed_bytes, refault_bytes, time: latency.sum() }
     }
 
-    /// Returns what came after `before`.
+    /// Returns the reads since `before`.
     fn since(self, before: DecodeReads) -> DecodeReads {
         DecodeReads {
             bytes: self.bytes - before.bytes,
@@ -48,28 +48,28 @@ impl DecodeReads {
         }
     }
 
-    /// Returns the bytes per second of one thread; 0 of nothing.
+    /// Returns the bytes per second of one thread; 0 without reads.
     fn rate(self) -> f64 {
         if self.time.is_zero() { 0.0 } else { self.bytes as f64 / self.time.as_secs_f64() }
     }
 }
 
-/// What an iteration showed.
+/// The conclusion from an iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// Nothing that calls for a change.
+    /// No change is needed.
     Stay,
-    /// Something takes memory that no figure of the kernel's shows: evaluate the budget now.
+    /// Memory is taken that the kernel's figures do not show: evaluate the budget now.
     Evaluate,
-    /// Reads past the page cache are clearly faster: no layer is to be cached for the rest of the run.
+    /// Reads past the page cache are clearly faster: cache no layer for the rest of the run.
     GiveUp,
 }
 
 /// Decides how many layers are cached.
 ///
-/// They shrink at once, by as many layers as the budget demands. They grow by one layer at a time, after some
-/// evaluations in which the budget had room for that layer and half of another, so that a budget that wavers around a
-/// multiple of a layer moves nothing.
+/// The number shrinks at once, as far as the budget demands. It grows by one layer at a time, after [`CALM_COUNT`]
+/// evaluations with room for that layer and half of another, so that a budget that wavers around a multiple of a layer
+/// moves nothing.
 #[derive(Clone, Debug)]
 pub(crate) struct Governor {
     pair_bytes: u64,
@@ -77,16 +77,16 @@ pub(crate) struct Governor {
     calm: u32,
     every: Duration,
     due_at: Instant,
-    /// Whether caching was given up.
+    /// Whether caching was abandoned.
     is_closed: bool,
     /// Iterations in a row in which reads of direct layers were clearly faster.
     slower: u32,
-    /// Bytes of the budget that refaults showed to be taken by something else.
+    /// Bytes of the budget that others use, as refaults showed.
     taken_bytes: u64,
-    /// Whether layers left the page cache in this iteration. The kernel takes pages of all layers then, until they have
-    /// left.
+    /// Whether layers left the page cache in this iteration. Until they have left, the kernel evicts pages of all
+    /// layers.
     has_shrunk: bool,
-    /// The reads of both groups up to the end of the last iteration.
+    /// Both groups' reads up to the end of the last iteration.
     seen: [DecodeReads; 2],
 }
 
@@ -115,7 +115,7 @@ impl Governor {
         !self.every.is_zero() && now >= self.due_at
     }
 
-    /// Evaluates the budget; returns the number of layers to cache, of which `cached` are now.
+    /// Evaluates the budget and returns the number of layers to cache; `cached` are cached now.
     pub(crate) fn evaluate(
         &mut self,
         now: Instant,
@@ -125,7 +125,7 @@ impl Governor {
         strain: Strain,
     ) -> u32 {
         self.due_at = now + self.every;
-        // Pinned memory is allocated, so it counts as anonymous already.
+        // Pinned memory is already allocated and counted as anonymous memory.
         let x = options.x(budget(memory, self.taken_bytes));
         self.fit(cached, if self.is_closed { 0 } else { x }, strain)
     }
@@ -150,13 +150,13 @@ impl Governor {
         cached + 1
     }
 
-    /// Takes notice that layers leave the page cache.
+    /// Records that layers leave the page cache.
     pub(crate) fn note_shrunk(&mut self) {
         self.has_shrunk = true;
     }
 
-    /// Ends an iteration of decode, up to which the run made these reads of cached and direct layers: looks for refaults,
-    /// and compares the groups.
+    /// Ends an iteration of decode, from the run's reads so far of cached and direct layers: looks for refaults and
+    /// compares the groups.
     pub(crate) fn end_iteration(&mut self, reads: [DecodeReads; 2], knob: Knob) -> Verdict {
         let before = std::mem::replace(&mut self.seen, reads);
         let [cached, direct] = [0, 1].map(|index: usize| reads[index].since(before[index]));
@@ -178,8 +178,8 @@ impl Governor {
         Verdict::Stay
     }
 
-    /// Returns whether caching is to be given up: direct layers were clearly faster in several iterations in a row in
-    /// which the cached ones were in memory. Time is linear in the number of cached layers, so none at all is best then.
+    /// Returns whether to abandon caching: direct layers were clearly faster in several iterations in a row although
+    /// the cached ones were in memory. Time is linear in the number of cached layers, so none is then best.
     fn is_worthless(&mut self, cached: f64, direct: f64) -> bool {
         let is_slower = cached > 0.0 && direct > cached * CLEARLY;
         self.slower = if is_slower { self.slower + 1 } else { 0 };
@@ -253,7 +253,7 @@ mod tests {
         let begun = Instant::now();
         let mut governor = Governor::new(&options, begun);
         let (mut cached, mut sizes) = (10, Vec::new());
-        // Memory shrinks after 20 minutes, and comes back after 30.
+        // Memory shrinks after 20 minutes and recovers after 30.
         for second in 0..3600 {
             let now = begun + Duration::from_secs(second);
             let left = if (1200..1800).contains(&second) { 4 } else { 12 };
@@ -279,7 +279,7 @@ mod tests {
         DecodeReads { bytes, missed_bytes, refault_bytes, time: Duration::from_secs(seconds) }
     }
 
-    /// Ends iterations with these reads of cached layers, beside 1000 bytes in a second of direct ones.
+    /// Ends iterations with these reads of cached layers, and 1000 bytes per second of direct ones.
     fn iterations(governor: &mut Governor, each: &[DecodeReads]) -> Vec<Verdict> {
         let [mut cached, mut direct] = governor.seen;
         let mut end = |more: &DecodeReads| {
@@ -303,7 +303,7 @@ mod tests {
         let calm = [reads(300, 0, 0, 0); 100];
         assert!(iterations(&mut governor, &calm).iter().all(|verdict| *verdict == Verdict::Stay));
         assert_eq!(governor.taken_bytes, 0);
-        // The iteration in which layers leave is not held against the others.
+        // An iteration in which layers leave does not count against the others.
         governor.note_shrunk();
         assert_eq!(iterations(&mut governor, &[evicted]), [Verdict::Stay]);
         assert_eq!(governor.taken_bytes, 0);

@@ -1,18 +1,18 @@
-//! KV tensors of one inference run, without keys: memory where it helps, and the drive directly where it does not.
+//! Offloads the KV tensors of one inference run: memory where it helps, the drive directly where it does not.
 //!
 //! A run has two tensors for each layer, K and V. Prefill writes all of them once; each decode step reads all of them
-//! and appends one token. They are temporal: no journal, no keys, nothing is kept after the run. If the set is larger
-//! than memory, a page cache that replaces the least recently used page evicts each page before its next use. This
-//! crate keeps some layers in the page cache, as many as fit, and reads the others past it.
+//! and appends one token. They are temporary: no journal, no keys, nothing is kept after the run. If the set exceeds
+//! memory, an LRU page cache evicts each page before its next use. This crate keeps as many layers in the page cache as
+//! fit and reads the others past it.
 //!
 //! | [`Group`] | lives in | read | written |
 //! |---|---|---|---|
-//! | `Cached` | a file for each copy thread | through the page cache | through the page cache; in prefill only as much as stays there |
+//! | `Cached` | one file per copy thread | through the page cache | through the page cache; in prefill only as much as stays there |
 //! | `Direct` | one contiguous run of LBAs of any [`adit_driver::Target`], or the same files | directly, in order | directly |
 //!
 //! The paper Dual-Blade (arXiv:2604.26557) calls the cached layers group 1 and the direct ones group 2.
 //!
-//! # How to use it
+//! # Usage
 //!
 //! [`Tensors::open`] takes [`RunOptions`] and a [`Gpu`], which copies between pinned memory and the device that computes.
 //! Then, for each layer, [`Tensors::write_layer`] in prefill, and [`Tensors::begin_read`], [`Tensors::finish_read`]
@@ -21,7 +21,7 @@
 //! ```
 //! use adit_tensors::{Model, ModelGpu, RunOptions, Shape, Tensors};
 //!
-//! // Two sequences of 64 tokens each, to which 4 more are generated. The GPU is a model of one.
+//! // Two sequences of 64 tokens each, and 4 more to generate. The GPU is a model.
 //! let shape = Shape::new(Model::OPT_1_3B, 2, 64, 4)?;
 //! let mut run = Tensors::open(RunOptions::new(shape), ModelGpu::new(12 << 30, true))?;
 //! for layer in 0..shape.model.layers {
@@ -39,39 +39,39 @@
 //! # Ok::<(), adit_tensors::Error>(())
 //! ```
 //!
-//! `docs/use/tensors.md` explains `kvstore/tensors/examples/decode.rs`, a loop that reads some layers ahead.
+//! `docs/use/tensors.md` explains `kvstore/tensors/examples/decode.rs`, a loop that reads layers ahead.
 //!
 //! # Cached layers
 //!
-//! Prefill writes as many of them into the page cache as the kernel keeps there without writing them back
-//! ([`dirty_room`](adit_kvstore::memory::dirty_room)), so that it never waits for the drive, and the rest past it. These
-//! layers enter the page cache when they are read back, while copy threads are idle or by their first read. When memory
-//! shrinks, layers leave the page cache and are read directly from the same files: that moves no bytes. When it grows, a
-//! layer of the extent is written to the files as it passes through pinned memory on its next read: that moves its bytes
-//! once.
+//! Prefill writes as many of them into the page cache as the kernel keeps without writing them back
+//! ([`dirty_room`](adit_kvstore::memory::dirty_room)), so that this never waits for the drive. It writes the rest past
+//! the page cache; these layers enter it when they are read back, while copy threads are idle or by their first read.
+//! When memory shrinks, layers leave the page cache and are read directly from the same files, which moves no bytes.
+//! When memory grows, a layer of the extent is written to the files as it passes through pinned memory on its next
+//! read, which moves its bytes once.
 //!
-//! A drive behind `vfio:` or `uring-cmd:` has no page cache: cached layers then live on a mounted file system of another
-//! drive or namespace. Without one ([`RunOptions::folder`]) all layers are direct.
+//! A drive behind `vfio:` or `uring-cmd:` has no page cache: cached layers then need a mounted file system on another
+//! drive or namespace. Without one ([`RunOptions::folder`]), all layers are direct.
 //!
 //! # Inside
 //!
-//! From the bottom up; a file builds on those before it:
+//! Each file builds on those above it:
 //!
 //! | file | holds |
 //! |---|---|
 //! | `shape` | sizes of a model's tensors |
-//! | `place` | where each tensor lies, and which commands reach it |
-//! | `plan` | which layers are in which group |
-//! | `stats` | what a run counts |
-//! | `overlap` | whether the copy threads read at the same time or in turn |
+//! | `place` | the places of tensors, and the commands that reach them |
+//! | `plan` | the group of each layer |
+//! | `stats` | the statistics of a run |
+//! | `overlap` | the choice whether copy threads read at the same time or in turn |
 //! | `cached`, `direct` | a file under the page cache; the core of a queue that moves runs of LBAs |
 //! | `options` | options of a run |
-//! | `governor` | how many layers are cached as memory comes and goes |
-//! | `copy` | the threads that own pinned memory, and the GPU's side of them |
+//! | `governor` | the number of cached layers, as memory changes |
+//! | `copy` | the threads that own pinned memory, and the GPU trait |
 //! | `run` | the handle |
 //!
-//! Files below `copy` read no clock and never wait for a device, but take the time; only calls of `cached` wait for the
-//! kernel. `copy` and `run` pass the time to them.
+//! The files above `copy` read no clock and never wait for a device: `copy` and `run` pass them the time. Only calls of
+//! `cached` wait for the kernel.
 #![forbid(unsafe_code)]
 
 mod cached;

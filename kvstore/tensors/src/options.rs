@@ -9,11 +9,11 @@ use crate::error::{Error, Result};
 use crate::overlap::Overlap;
 use crate::shape::Shape;
 
-/// X: how many bytes the cached layers may take.
+/// Bounds the bytes of cached layers (the paper's X).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Knob {
-    /// As much as the budget allows, until the measured rates of some iterations say that reading past the page cache is
-    /// faster; then nothing.
+    /// As much as the budget allows, until several iterations measure that reads past the page cache are faster; then
+    /// nothing.
     #[default]
     Measured,
     /// As much as the budget allows: X = B_pc.
@@ -22,21 +22,21 @@ pub enum Knob {
     Bytes(u64),
 }
 
-/// Where direct layers lie.
+/// The device and range for direct layers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// The drive, by any path. Whatever lies in its LBAs from `first_lba` on is overwritten, then deallocated.
+    /// The drive, by any path. Its LBAs from `first_lba` on are overwritten, then deallocated.
     pub target: Target,
     /// The first LBA.
     pub first_lba: u64,
-    /// The most bytes to use; by default all up to the end of the device.
+    /// Maximum bytes to use; by default all up to the end of the device.
     pub bytes: Option<u64>,
-    /// Create a missing regular file with this many bytes.
+    /// Size with which a missing regular file is created.
     pub file_bytes: Option<u64>,
 }
 
 impl Extent {
-    /// Returns all of a target.
+    /// Creates an extent of all LBAs of a target.
     pub fn new(target: Target) -> Extent {
         Extent { target, first_lba: 0, bytes: None, file_bytes: None }
     }
@@ -49,38 +49,38 @@ const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 pub struct RunOptions {
     /// The tensors.
     pub shape: Shape,
-    /// A folder for files, on a file system that allocates ahead and has direct I/O. The files have no names while the run
-    /// lasts, so a crash leaves nothing behind. Without a folder, no layer is cached.
+    /// A folder for files, on a file system with preallocation and direct I/O. The files have no names during the run,
+    /// so a crash leaves nothing behind. Without a folder, no layer is cached.
     pub folder: Option<PathBuf>,
-    /// Where direct layers lie; by default in the files as well, read past the page cache. Then layers change their group
-    /// without any bytes being moved.
+    /// The place of direct layers; by default they lie in the files too, read past the page cache. Layers then change
+    /// their group without moving bytes.
     pub extent: Option<Extent>,
-    /// X.
+    /// The bound on the bytes of cached layers.
     pub knob: Knob,
-    /// Bytes of the budget that stay free for others; by default 16 MiB and 2 % of it.
+    /// Bytes of the budget left free for others; by default 16 MiB plus 2 % of the budget.
     pub headroom_bytes: Option<u64>,
-    /// Most bytes that prefill writes into the page cache; by default what the kernel keeps there without beginning to
-    /// write it back. Other cached layers are written past it. Copy threads read them back through it
-    /// while they have nothing else to do, as when the GPU computes; their first read in decode does the rest.
+    /// Maximum bytes that prefill writes into the page cache; by default as many as the kernel keeps without starting
+    /// writeback. Other cached layers are written past it. Copy threads read them back through the page cache while
+    /// idle, for example while the GPU computes; the first read in decode does the rest.
     pub dirty_bytes: Option<u64>,
-    /// Copy threads, each with pinned memory and a file of its own: 1 to 64, of which no more start than there are tensors.
-    /// The keys and values of a layer are on different ones.
+    /// Copy threads, 1 to 64, each with its own pinned memory and file. At most one per tensor starts. A layer's keys
+    /// and values are on different threads.
     pub copy_threads: u16,
-    /// Most bytes that a copy thread moves at once, and pins: whole tokens, and one at least. What they pin, the page cache
-    /// does not have.
+    /// Maximum bytes that a copy thread moves at once, and pins: whole tokens, at least one. Pinned memory is missing
+    /// in the page cache.
     pub portion_bytes: u64,
-    /// How their reads overlap; by default the better one, by measurement.
+    /// The overlap of the threads' reads; by default the faster one, by measurement.
     pub overlap: Option<Overlap>,
-    /// Keep a checksum of every write and verify it on each read.
+    /// Whether to keep a checksum of each written token and verify it on each read.
     pub checksums: bool,
-    /// Most bytes of a direct command; the device's own limit if that is less.
+    /// Maximum bytes of a direct command; the device's own limit if that is less.
     pub command_bytes: u64,
-    /// Most direct commands in flight, for each copy thread.
+    /// Maximum direct commands in flight per copy thread.
     pub queue_depth: u32,
-    /// How often the budget is evaluated anew, up to a day. With 0, the number of cached layers changes only by
+    /// Interval between evaluations of the budget, up to a day. With 0, the number of cached layers changes only by
     /// [`crate::Tensors::rebudget`].
     pub rebudget_every: Duration,
-    /// Time limit of each wait, up to a day: for a command, and for a copy thread.
+    /// Time limit of each wait for a command or a copy thread, up to a day.
     pub timeout: Duration,
 }
 
@@ -105,7 +105,7 @@ impl RunOptions {
         }
     }
 
-    /// Checks what does not depend on a device.
+    /// Checks the options that do not depend on a device.
     pub(crate) fn check(&self) -> Result<()> {
         self.shape.check()?;
         if !(1..=64).contains(&self.copy_threads) {
@@ -135,7 +135,7 @@ impl RunOptions {
         self.folder.is_some() && self.knob != Knob::Bytes(0)
     }
 
-    /// Returns the number of copy threads that start: those that have a tensor.
+    /// Returns the number of copy threads that start, at most one per tensor.
     pub fn threads(&self) -> u16 {
         let tensors = u16::try_from(2 * u64::from(self.shape.model.layers)).unwrap_or(u16::MAX);
         self.copy_threads.min(tensors)
@@ -148,8 +148,8 @@ impl RunOptions {
         (unit * tokens).min(self.shape.tensor_bytes())
     }
 
-    /// Returns the bytes that a run pins: a portion and the small buffers beside it, for each copy thread. Memory limits
-    /// below it are refused.
+    /// Returns the bytes that a run pins: a portion and small buffers for each copy thread. Lower memory limits are
+    /// refused.
     ///
     /// # Panics
     /// For a shape that [`Shape::new`] refuses.

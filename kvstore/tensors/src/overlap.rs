@@ -1,18 +1,18 @@
-//! Whether copy threads read at the same time or in turn (Dual-Blade, section IV-C), decided by measuring both.
+//! Chooses whether copy threads read at the same time or in turn (Dual-Blade, section IV-C), by measuring both.
 //!
 //! The first iteration warms up, the second measures *intra*, the third *cross*, and the faster one stays. If its rate
-//! then drifts, conditions have changed, and the other one is measured again for one iteration. The interval between
-//! two such probes doubles while they change nothing, so that probing costs a bounded share of the run. A probe that is
-//! clearly slower ends with a quarter of its iteration. Calls take the time: nothing here reads a clock.
+//! drifts, conditions have changed, and the other one is measured again for one iteration. The interval between such
+//! probes doubles while they change nothing, which bounds their cost. A clearly slower probe ends after a quarter of
+//! its iteration. Calls take the time; this module reads no clock.
 
 use std::time::{Duration, Instant};
 
-/// How the storage reads of the copy threads overlap.
+/// The overlap of the copy threads' storage reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Overlap {
-    /// All threads read at once; their copies to the GPU queue up behind each other.
+    /// All threads read at the same time; their copies to the GPU queue up.
     Intra,
-    /// One thread reads while another copies to the GPU: each waits for its turn to read.
+    /// Threads read in turn: one reads while another copies to the GPU.
     Cross,
 }
 
@@ -26,13 +26,13 @@ impl Overlap {
     }
 }
 
-/// The share of its rate by which a choice may drift before the other one is measured again.
+/// Relative drift of a choice's rate after which the other one is measured again.
 const DRIFT: f64 = 0.10;
-/// The share of an iteration behind which a probe may end.
+/// The share of an iteration after which a probe may end.
 const TRIAL_SHARE: f64 = 0.25;
-/// The least iterations between two probes; doubled by each probe that changes nothing.
+/// Minimum iterations between two probes; doubled by each probe that changes nothing.
 const INTERVAL_MIN: u32 = 8;
-/// The most iterations between two probes.
+/// Maximum iterations between two probes.
 const INTERVAL_MAX: u32 = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -62,10 +62,10 @@ pub struct Chooser {
     choice: Overlap,
     interval: u32,
     probes: u32,
-    /// What was read in the present iteration, and in what time.
+    /// Bytes read in the present iteration; the next field is the time that they took.
     bytes: u64,
     time: Duration,
-    /// When the last read ended.
+    /// End of the last read.
     last_end: Option<Instant>,
     /// The rate of the last iteration.
     rate: f64,
@@ -102,7 +102,7 @@ impl Chooser {
         matches!(self.stage, Stage::Settled { .. })
     }
 
-    /// Returns how many iterations were spent on measuring, beyond the warm-up.
+    /// Returns the number of iterations spent on measuring, without the warm-up.
     pub fn probes(&self) -> u32 {
         self.probes
     }
@@ -112,8 +112,8 @@ impl Chooser {
         self.rate
     }
 
-    /// Takes notice of a read of `bytes`, of the `all_bytes` that the group reads in an iteration. It began and ended at
-    /// these times; the time that it shares with reads before it counts once.
+    /// Records a read of `bytes`, out of the group's `all_bytes` per iteration, with its begin and end. Time that it
+    /// shares with earlier reads counts once.
     pub(crate) fn note_read(&mut self, bytes: u64, all_bytes: u64, begun: Instant, ended: Instant) {
         let last_end = self.last_end.unwrap_or(begun);
         self.bytes += bytes;
@@ -134,8 +134,8 @@ impl Chooser {
         if seconds > 0.0 { self.bytes as f64 / seconds } else { 0.0 }
     }
 
-    /// Takes notice of the group's `rate` after a `share` of an iteration: a probe that is clearly slower ends, and the rest
-    /// of the iteration goes on as before.
+    /// Checks the group's `rate` after a `share` of an iteration: ends a clearly slower probe, so that the rest of the
+    /// iteration continues as before.
     fn notice(&mut self, rate: f64, share: f64) {
         let (Stage::Second { intra: best } | Stage::Again { rate: best }) = self.stage else {
             return;
@@ -145,8 +145,8 @@ impl Chooser {
         }
     }
 
-    /// Ends an iteration in which the group moved at `rate`, in bytes per second. An iteration without a rate above 0,
-    /// as that of a group without layers, changes nothing.
+    /// Ends an iteration in which the group was read at `rate`, in bytes per second. A rate of 0, as of a group without
+    /// layers, changes nothing.
     fn finish(&mut self, rate: f64) {
         if rate.is_nan() || rate <= 0.0 {
             return;
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Runs iterations at these rates of both; returns the share of bytes per time lost against the better one.
+    /// Runs iterations at the rates of both overlaps and returns the share of throughput lost against the better one.
     fn regret(chooser: &mut Chooser, iterations: u32, intra: f64, cross: f64) -> f64 {
         let mut time = 0.0;
         for _ in 0..iterations {

@@ -1,9 +1,8 @@
-//! Where each tensor lies on a device or in a file, and the commands that reach it: Dual-Blade's binding (equations 3 to
-//! 6), its translation of an index into an LBA (algorithm 2), and its commands (equations 7 to 11).
+//! Places tensors on a device or in a file, and derives the commands that reach them: Dual-Blade's binding (equations 3
+//! to 6), its translation of an index into an LBA (algorithm 2), and its commands (equations 7 to 11).
 //!
-//! Tensors are bound one behind another, from a first LBA on. Three things hold for every map, and are asserted:
-//! tensors begin and end at LBAs (alignment), no LBA belongs to two (disjointness), and each begins where the one bound
-//! before it ends (contiguity).
+//! Tensors are bound one behind another, from a first LBA on. Every map asserts three invariants: tensors begin and end
+//! at LBAs (alignment), no LBA belongs to two (disjointness), and each begins where its predecessor ends (contiguity).
 
 use std::ops::Range;
 
@@ -15,11 +14,11 @@ use crate::shape::{Shape, TensorId};
 pub(crate) struct TensorLbas {
     /// The first LBA.
     pub(crate) lba_start: u64,
-    /// The LBAs that the tensor takes at its final size.
+    /// The number of LBAs of the tensor's final size.
     pub(crate) lbas: u64,
 }
 
-/// A run of a device that a transfer covers.
+/// The range of a device that a transfer covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     /// The first LBA.
@@ -33,7 +32,7 @@ pub(crate) struct Span {
 pub(crate) struct Area {
     /// Bytes of an LBA, a power of two.
     pub(crate) lba_bytes: u32,
-    /// The multiple of bytes at which each tensor begins: the LBA, or a page where the page cache holds them.
+    /// The alignment of tensors in bytes: the LBA, or a page in files under the page cache.
     pub(crate) align_bytes: u32,
     /// The first LBA.
     pub(crate) first: u64,
@@ -52,7 +51,7 @@ impl Area {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TensorMap {
     lba_bytes: u64,
-    /// The first LBA, and the LBAs of each tensor.
+    /// The first LBA; the next field is the number of LBAs per tensor.
     first: u64,
     lbas: u64,
     /// The tensors in the order of their LBAs.
@@ -65,8 +64,8 @@ impl TensorMap {
     /// Binds `tensors` of `shape`, in this order, to an area.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an impossible shape, if a token's bytes are no multiple of the LBA (the precondition of table
-    /// II), or if the LBAs do not suffice.
+    /// [`Error::Invalid`] for an impossible shape, if a token's bytes are not a multiple of the LBA (the precondition
+    /// of table II), or if the area is too small.
     pub(crate) fn bind(shape: &Shape, tensors: &[TensorId], area: Area) -> Result<TensorMap> {
         shape.check()?;
         check_unit(shape, area.lba_bytes)?;
@@ -98,13 +97,13 @@ impl TensorMap {
         self.ranks[tensor.number(self.ranks.len() as u32 / 2) as usize]
     }
 
-    /// Returns the LBAs of a tensor, if it has some.
+    /// Returns the LBAs of a tensor, if it is bound.
     pub(crate) fn lbas(&self, tensor: TensorId) -> Option<TensorLbas> {
         let lba_start = self.first + u64::from(self.rank(tensor)?) * self.lbas;
         Some(TensorLbas { lba_start, lbas: self.lbas })
     }
 
-    /// Returns the byte of the device at which byte `at` of a tensor lies, if it has LBAs.
+    /// Returns the device offset of byte `at` of a tensor, if it is bound.
     pub(crate) fn byte(&self, tensor: TensorId, at: u64) -> Option<u64> {
         assert!(at < self.lbas * self.lba_bytes, "byte {at} lies inside the tensor");
         self.lbas(tensor).map(|found| found.lba_start * self.lba_bytes + at)
@@ -115,16 +114,16 @@ impl TensorMap {
         TensorLbas { lba_start: self.first, lbas: self.lbas * self.order.len() as u64 }
     }
 
-    /// Returns the tensor whose LBAs are behind those of another, if there is one.
+    /// Returns the tensor behind another one, if there is one.
     pub(crate) fn next(&self, tensor: TensorId) -> Option<TensorId> {
         self.order.get(self.rank(tensor)? as usize + 1).copied()
     }
 }
 
-/// Checks the precondition of table II: a token of one tensor is a multiple of the LBA.
+/// Checks the precondition of table II: the bytes of a token in one tensor are a multiple of the LBA.
 ///
 /// # Errors
-/// [`Error::Invalid`] that names the batches that work.
+/// [`Error::Invalid`], which names the batches that work.
 pub(crate) fn check_unit(shape: &Shape, lba_bytes: u32) -> Result<()> {
     let (unit, lba) = (shape.unit_bytes(), u64::from(lba_bytes));
     assert!(lba.is_power_of_two(), "an LBA has a power of two of bytes");
@@ -132,7 +131,7 @@ pub(crate) fn check_unit(shape: &Shape, lba_bytes: u32) -> Result<()> {
         return Ok(());
     }
     let of_one = unit / u64::from(shape.batch);
-    // The least batch that makes up for the factors of two that the LBA has and a token of one sequence lacks.
+    // The smallest batch with the factors of two that the LBA has and a token of one sequence lacks.
     let step = lba >> of_one.trailing_zeros().min(lba.trailing_zeros());
     let batches = if step == 2 {
         "an even batch".to_owned()
@@ -152,7 +151,7 @@ pub(crate) fn check_unit(shape: &Shape, lba_bytes: u32) -> Result<()> {
 pub(crate) struct Chunk {
     /// Its first LBA (equation 9).
     pub(crate) slba: u64,
-    /// Its LBAs less one, as a command counts them (equation 10).
+    /// Its zero-based number of LBAs (equation 10).
     pub(crate) nlb_z: u64,
 }
 
@@ -163,7 +162,7 @@ impl Chunk {
     }
 }
 
-/// The commands of a transfer, all but the last of them equally long (equations 7 and 8). Their data follow each other in
+/// The commands of a transfer, all but the last of them equally long (equations 7 and 8). Their data are contiguous in
 /// memory (equation 11).
 #[derive(Clone, Debug)]
 pub(crate) struct Chunks {
@@ -184,12 +183,12 @@ impl Chunks {
         Chunks { slba: span.slba, lbas, lbas_max, indices: 0..count }
     }
 
-    /// Returns how many are left.
+    /// Returns the number of commands left.
     pub(crate) fn len(&self) -> usize {
         self.indices.len()
     }
 
-    /// Returns the first one that is left, with its number.
+    /// Returns the first command left, with its number.
     pub(crate) fn first(&self) -> Option<(usize, Chunk)> {
         let index = self.indices.clone().next()?;
         let before = index as u64 * self.lbas_max;
@@ -197,7 +196,7 @@ impl Chunks {
         Some((index, Chunk { slba: self.slba + before, nlb_z }))
     }
 
-    /// Takes the first one.
+    /// Removes the first command left.
     pub(crate) fn take_first(&mut self) {
         self.indices.next();
     }
@@ -227,7 +226,7 @@ mod tests {
             let at = at % tokens;
             let (shape, list) = (small(heads, 256, batch, tokens), tensors(2..5));
             let map = TensorMap::bind(&shape, &list, Area::new(512, 2048, u64::MAX)).expect("a map");
-            // A token has these many elements; each element is two bytes behind the one before it.
+            // A token has this many elements of two bytes each.
             let mut byte = map.byte(list[number], 0).expect("bound");
             for _token in 0..at {
                 for _sequence in 0..batch {

@@ -1,27 +1,27 @@
-//! Which layers are cached: algorithm 1 of Dual-Blade, which calls cached layers group 1 and direct ones group 2.
+//! Assigns layers to groups by algorithm 1 of Dual-Blade, which calls cached layers group 1 and direct ones group 2.
 //!
 //! A layer's two tensors are in the same group. As many layers are cached as fit into `X` bytes, in the order of a
 //! [`Ranker`]. All tensors of a run are equally hot, so the time of a run is linear in the number of cached layers:
-//! either none or as many as fit is best, and `governor` finds out which.
+//! either none or as many as fit is best; `governor` decides which.
 
 use crate::error::{Error, Result};
 
-/// How a layer is reached.
+/// The way in which a layer is read and written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Group {
-    /// Through the page cache, in which it stays.
+    /// Through the page cache, where it stays.
     Cached,
     /// Past the page cache.
     Direct,
 }
 
-/// Orders layers by which is cached first.
+/// Orders layers by priority for caching.
 pub trait Ranker: Send {
-    /// Returns each layer below `layers` once, the first to be cached first.
+    /// Returns each layer below `layers` once, in the order in which they are cached.
     fn rank(&self, layers: u32) -> Vec<u32>;
 }
 
-/// The paper's order: layers are cached from the first on.
+/// The paper's order: caches layers from the first on.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FirstLayers;
 
@@ -31,21 +31,21 @@ impl Ranker for FirstLayers {
     }
 }
 
-/// Spreads the cached layers evenly over all, however many they are, so that a layer from memory is near every layer from
-/// the drive: an engine that begins to read some layers ahead keeps the drive busy while layers come from memory.
+/// Spreads the cached layers evenly over all, whatever their number, so that layers from memory and from the drive
+/// alternate: an engine that reads ahead then keeps the drive busy while layers come from memory.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spread;
 
 impl Ranker for Spread {
     fn rank(&self, layers: u32) -> Vec<u32> {
         let mut order: Vec<u32> = (0..layers).collect();
-        // Any first part of the numbers in the order of their reversed bits is spread evenly.
+        // Any prefix of the numbers ordered by reversed bits is spread evenly.
         order.sort_by_key(|layer| layer.reverse_bits());
         order
     }
 }
 
-/// Returns how many layers fit into `x` bytes: `min(floor(X / 2S), L)`, with `tensor_bytes` the final size S.
+/// Returns how many layers fit into `x` bytes: `min(floor(X / 2S), L)`, where `tensor_bytes` is the final size S.
 pub(crate) fn layers_that_fit(x: u64, tensor_bytes: u64, layers: u32) -> u32 {
     assert!(tensor_bytes > 0, "a tensor has bytes");
     let fit = x / tensor_bytes.saturating_mul(2);
@@ -59,7 +59,7 @@ pub struct Plan {
     order: Vec<u32>,
     /// The rank of each layer.
     ranks: Vec<u32>,
-    /// How many of them are cached.
+    /// Number of cached layers.
     cached: u32,
 }
 
@@ -99,7 +99,7 @@ impl Plan {
         self.rank(layer) < self.cached
     }
 
-    /// Returns how many layers are cached before a layer.
+    /// Returns a layer's rank: the number of layers cached before it.
     pub(crate) fn rank(&self, layer: u32) -> u32 {
         self.ranks[layer as usize]
     }
@@ -114,7 +114,7 @@ impl Plan {
         &self.order[self.cached as usize..]
     }
 
-    /// Changes the number of cached layers; returns those that change their group, in the order in which they
+    /// Changes the number of cached layers. Returns the layers that change their group, in the order in which they
     /// move: the last to enter leaves first.
     pub fn resize(&mut self, cached: u32) -> Vec<u32> {
         let cached = cached.min(self.layers());
@@ -133,7 +133,7 @@ mod tests {
     use crate::{Model, Shape};
     use proptest::prelude::*;
 
-    /// Orders layers by their number times three, as a ranker that is no identity for 7 layers does.
+    /// Orders layers by their number times three, which is not the identity for 7 layers.
     struct Strided;
 
     impl Ranker for Strided {

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::error::{Error, Result};
 
-/// Which of a layer's two tensors.
+/// One of a layer's two tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Component {
     /// The keys.
@@ -28,8 +28,8 @@ impl TensorId {
         [Component::K, Component::V].map(|component| TensorId { layer, component })
     }
 
-    /// Returns its number among `2 * layers` tensors: all keys before all values, so that the keys, and the values, of
-    /// consecutive layers are one sequential stream each.
+    /// Returns the number among `2 * layers` tensors: all keys come before all values, so that the keys of consecutive
+    /// layers are one sequential stream, and the values another.
     pub fn number(self, layers: u32) -> u32 {
         assert!(self.layer < layers, "layer {} is one of {layers}", self.layer);
         match self.component {
@@ -46,14 +46,14 @@ impl fmt::Display for TensorId {
     }
 }
 
-/// The dimensions of a model that its KV tensors depend on.
+/// The dimensions of a model that determine its KV tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Model {
     /// Its name, as a command line spells it.
     pub name: &'static str,
     /// Transformer layers.
     pub layers: u32,
-    /// Attention heads with keys and values of their own.
+    /// Attention heads with their own keys and values.
     pub heads: u32,
     /// Elements of a head's key or value.
     pub head_elements: u32,
@@ -74,7 +74,7 @@ impl Model {
     /// Finds a model by its name.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the names there are.
+    /// [`Error::Invalid`], which lists the known names.
     pub fn named(name: &str) -> Result<Model> {
         let found = Model::ALL.into_iter().find(|model| model.name == name);
         let names = || Model::ALL.map(|model| model.name).join(", ");
@@ -87,18 +87,18 @@ impl Model {
 pub struct Shape {
     /// The model.
     pub model: Model,
-    /// Sequences that are computed together.
+    /// Sequences computed together.
     pub batch: u32,
     /// Bytes of an element: 2 for FP16 and BF16.
     pub element_bytes: u32,
     /// Tokens of each prompt, which prefill writes.
     pub prompt_tokens: u32,
-    /// Tokens to generate for each sequence. Prefill makes the first one.
+    /// Tokens to generate for each sequence. Prefill generates the first one.
     pub generated_tokens: u32,
 }
 
 impl Shape {
-    /// A shape with elements of 2 bytes.
+    /// Creates a shape with elements of 2 bytes.
     ///
     /// # Errors
     /// [`Error::Invalid`] if a number is 0, or the set would not fit into 2^60 bytes.
@@ -113,7 +113,7 @@ impl Shape {
         shape.check().map(|()| shape)
     }
 
-    /// Checks the numbers, which are public.
+    /// Checks the numbers, because the fields are public.
     pub(crate) fn check(&self) -> Result<()> {
         let Model { layers, heads, head_elements, .. } = self.model;
         let dimensions = [layers, heads, head_elements, self.batch, self.element_bytes];
@@ -129,8 +129,8 @@ impl Shape {
         Ok(())
     }
 
-    /// Returns the bytes of one token in one tensor: batch x heads x elements of a head x bytes of an element. It is
-    /// the smallest unit that is read or written (Dual-Blade, table II).
+    /// Returns the bytes of one token in one tensor: batch x heads x elements of a head x bytes of an element. This is
+    /// the smallest unit of reads and writes (Dual-Blade, table II).
     pub fn unit_bytes(&self) -> u64 {
         let Model { heads, head_elements, .. } = self.model;
         [self.batch, heads, head_elements, self.element_bytes].map(u64::from).iter().product()
@@ -141,13 +141,13 @@ impl Shape {
         self.unit_bytes() * u64::from(tokens)
     }
 
-    /// Returns the most tokens that a tensor holds: the prompt's and the generated ones but the last, whose keys and
+    /// Returns the maximum tokens of a tensor: the prompt's and the generated ones except the last, whose keys and
     /// values no later token needs.
     pub fn tokens_max(&self) -> u32 {
         self.prompt_tokens + self.generated_tokens - 1
     }
 
-    /// Returns the final bytes of a tensor, for which the plan makes room.
+    /// Returns the final bytes of a tensor, which the plan reserves.
     pub fn tensor_bytes(&self) -> u64 {
         self.bytes(self.tokens_max())
     }
@@ -162,7 +162,7 @@ impl Shape {
         self.pair_bytes() * u64::from(self.model.layers)
     }
 
-    /// Returns the decode steps after prefill, each of which reads all tensors.
+    /// Returns the number of decode steps after prefill; each reads all tensors.
     pub fn decode_steps(&self) -> u32 {
         self.generated_tokens - 1
     }

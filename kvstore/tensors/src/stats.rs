@@ -1,4 +1,4 @@
-//! What a run did: latencies, hits, and how sequential its commands were.
+//! Statistics of a run: latencies, hits, and the sequentiality of its commands.
 
 use std::ops::AddAssign;
 use std::time::Duration;
@@ -31,43 +31,43 @@ impl Latency {
         self.max_ns = self.max_ns.max(ns);
     }
 
-    /// Returns how many were counted.
+    /// Returns the number of latencies counted.
     pub fn count(&self) -> u64 {
         self.counts.len()
     }
 
-    /// Returns the average; 0 of none.
+    /// Returns the average; 0 if none was counted.
     pub fn average(&self) -> Duration {
         Duration::from_nanos(self.sum_ns.checked_div(self.count()).unwrap_or(0))
     }
 
-    /// Returns their sum.
+    /// Returns the sum of all latencies.
     pub fn sum(&self) -> Duration {
         Duration::from_nanos(self.sum_ns)
     }
 
-    /// Returns the longest; 0 of none.
+    /// Returns the longest latency; 0 if none was counted.
     pub fn max(&self) -> Duration {
         Duration::from_nanos(self.max_ns)
     }
 
-    /// Returns the latency that this share of all does not exceed, as 0.99; 0 of none.
+    /// Returns the latency that a `share` of all does not exceed, for example 0.99; 0 if none was counted.
     pub fn quantile(&self, share: f64) -> Duration {
         Duration::from_nanos(self.counts.value_at_quantile(share).min(self.max_ns))
     }
 }
 
-/// Direct transfers. The difference of two sums is that of the transfers between.
+/// Costs of direct transfers. The difference of two sums covers the transfers between them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
     /// Commands posted.
     pub commands: u64,
-    /// Those that start where the last one of their stream ended. A stream is the reads, or the writes, of one copy thread
-    /// on one device.
+    /// Commands that start where the last one of their stream ended. A stream is the reads, or the writes, of one copy
+    /// thread on one device.
     pub sequential: u64,
     /// Time of transfers.
     pub active: Duration,
-    /// The part of it with at least one command in flight.
+    /// The part of `active` with at least one command in flight.
     pub busy: Duration,
 }
 
@@ -80,20 +80,20 @@ impl AddAssign for Cost {
     }
 }
 
-/// What the copy threads did for one kind of operation on one group.
+/// The copy threads' figures for one kind of operation on one group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Figures {
-    /// Time of each tensor between pinned memory and its home, without the copy to or from the GPU. A decode write ends
-    /// when its bytes are in the page cache or handed to the drive, which includes waiting for writes before it; later
-    /// operations on the tensor wait for the drive.
+    /// Time of each tensor's transfer between pinned memory and storage, without the copy to or from the GPU. A decode
+    /// write ends when its bytes are in the page cache or handed to the drive, which includes waiting for earlier
+    /// writes; later operations on the tensor wait for the drive.
     pub latency: Latency,
     /// Bytes moved.
     pub bytes: u64,
     /// Bytes that the drive delivered for reads.
     pub missed_bytes: u64,
-    /// Those of them that had been in the page cache before: they were evicted between two reads.
+    /// Missed bytes that had been in the page cache: they were evicted between two reads.
     pub refault_bytes: u64,
-    /// Bytes of reads through the page cache of which the kernel did not say where they came from.
+    /// Bytes read through the page cache whose source the kernel did not report.
     pub unmeasured_bytes: u64,
     /// The direct transfers.
     pub cost: Cost,
@@ -123,7 +123,7 @@ impl Figures {
     }
 }
 
-/// What one operation on a tensor did.
+/// The figures of one operation on a tensor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Moved {
     pub(crate) took: Duration,
@@ -134,7 +134,7 @@ pub(crate) struct Moved {
     pub(crate) cost: Cost,
 }
 
-/// What was done for one group.
+/// The figures of one group.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GroupStats {
     /// Writes of prefill.
@@ -145,7 +145,7 @@ pub struct GroupStats {
     pub decode_write: Figures,
 }
 
-/// What a run did.
+/// The figures of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct RunStats {
     /// Cached layers.
@@ -154,20 +154,20 @@ pub struct RunStats {
     pub direct: GroupStats,
     /// Iterations ended; the first is prefill.
     pub iterations: u32,
-    /// Layers that left the page cache because memory shrank. Their bytes stay where they are.
+    /// Layers that left the page cache because memory shrank. Their bytes did not move.
     pub demoted_layers: u64,
-    /// Layers that were cached because memory grew.
+    /// Layers that entered the page cache because memory grew.
     pub promoted_layers: u64,
-    /// Bytes written to the files for these layers.
+    /// Bytes written to the files for promoted layers.
     pub moved_bytes: u64,
     /// Evaluations of the budget.
     pub budget_evaluations: u64,
-    /// Bytes of cached layers that idle copy threads read through the page cache, as of the last operation that ended.
+    /// Bytes of cached layers that idle copy threads read through the page cache, up to the last ended operation.
     pub filled_bytes: u64,
 }
 
 impl RunStats {
-    /// Returns what was done for a group.
+    /// Returns the figures of a group.
     pub(crate) fn group_mut(&mut self, group: Group) -> &mut GroupStats {
         match group {
             Group::Cached => &mut self.cached,
@@ -175,8 +175,8 @@ impl RunStats {
         }
     }
 
-    /// Returns the share of all bytes read in decode that came from memory; `None` if nothing was read or the kernel did
-    /// not say (`/proc/thread-self/io` has no `read_bytes`).
+    /// Returns the share of bytes read in decode that came from memory; `None` if nothing was read or the kernel does
+    /// not report it (`/proc/thread-self/io` has no `read_bytes`).
     pub fn hit_ratio(&self) -> Option<f64> {
         let reads = [&self.cached.decode_read, &self.direct.decode_read];
         if reads.iter().any(|read| read.unmeasured_bytes > 0) {
@@ -188,7 +188,7 @@ impl RunStats {
         share(bytes - missed, bytes)
     }
 
-    /// Returns the share of the bytes read of cached layers that had been in the page cache and were evicted.
+    /// Returns the share of bytes read of cached layers that had been evicted from the page cache.
     pub fn refault_ratio(&self) -> Option<f64> {
         let read = &self.cached.decode_read;
         // Read-ahead may fetch more than was asked for.

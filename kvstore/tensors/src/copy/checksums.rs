@@ -1,20 +1,20 @@
-//! Checksums of what was written, kept in memory.
+//! Checksums of written tokens, kept in memory.
 
 use std::collections::HashMap;
 
 use crate::error::{Error, Result};
 use crate::shape::TensorId;
 
-/// The checksums of tokens, so that a read verifies all that it returns, whatever writes it came with.
+/// Checksums by token, so that a read verifies all its bytes, however the tokens were grouped in writes.
 #[derive(Debug)]
 pub(crate) struct Checksums {
     unit_bytes: usize,
-    /// By token; `None` if it was never written.
+    /// Checksums of each tensor by token; `None` for tokens never written.
     tokens: HashMap<TensorId, Vec<Option<u32>>>,
 }
 
 impl Checksums {
-    /// Returns no checksums of tokens that have `unit_bytes` each in a tensor.
+    /// Creates an empty set for tokens of `unit_bytes` each in a tensor.
     pub(crate) fn new(unit_bytes: u64) -> Checksums {
         let unit_bytes = usize::try_from(unit_bytes).expect("a token fits into memory");
         Checksums { unit_bytes, tokens: HashMap::new() }

@@ -1,11 +1,11 @@
-//! What an idle copy thread reads into the page cache.
+//! Queues the bytes that an idle copy thread reads into the page cache.
 
 use std::collections::VecDeque;
 
 use crate::copy::route::Route;
 use crate::shape::TensorId;
 
-/// The first bytes of a tensor that are to be in the page cache.
+/// The beginning of a tensor that should be in the page cache.
 #[derive(Debug)]
 struct Filling {
     tensor: TensorId,
@@ -13,7 +13,7 @@ struct Filling {
     bytes: u64,
 }
 
-/// What a thread reads through the page cache while it is idle.
+/// Bytes that a thread reads through the page cache while idle.
 #[derive(Debug, Default)]
 pub(crate) struct Fillings(VecDeque<Filling>);
 
@@ -23,18 +23,18 @@ impl Fillings {
         self.0.is_empty()
     }
 
-    /// Adds the first bytes of a tensor, instead of fewer of them.
+    /// Adds the first `bytes` of a tensor, replacing its earlier entry.
     pub(crate) fn add(&mut self, tensor: TensorId, route: Route, bytes: u64) {
         self.forget(tensor);
         self.0.push_back(Filling { tensor, route, bytes });
     }
 
-    /// Removes a tensor, because it is in the page cache now or no longer belongs there.
+    /// Removes a tensor that is in the page cache now or no longer belongs there.
     pub(crate) fn forget(&mut self, tensor: TensorId) {
         self.0.retain(|filling| filling.tensor != tensor);
     }
 
-    /// Cuts the next piece off, at most `most` bytes; returns its route and its bytes.
+    /// Removes and returns the next piece, at most `most` bytes: its route and length.
     pub(crate) fn next(&mut self, most: u64) -> Option<(Route, u64)> {
         let Filling { route, bytes, .. } = self.0.front_mut()?;
         let piece = (*route, most.min(*bytes));

@@ -1,4 +1,4 @@
-//! The GPU's side of a run: copies between its memory and pinned memory, and a model of one for machines without.
+//! The GPU's side of a run: copies between its memory and pinned memory, and a model GPU for machines without one.
 
 use std::io;
 use std::sync::Mutex;
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use crate::shape::{Component, TensorId};
 
-/// Copies between pinned memory and the memory of the device that computes.
+/// Copies between pinned memory and the computing device's memory.
 ///
-/// Copy threads call it, each with pinned memory of its own: the same bytes that the drive reads and writes, so that
-/// nothing is copied in between. A call returns when the copy is complete, or failed: in either case the device no longer
-/// touches the pinned memory, which the drive may write next. Implement it over `cudaMemcpyAsync` and a stream for each
-/// thread, or over `HostCopies` of `adit-gpu`; [`ModelGpu`] needs no GPU.
+/// Copy threads call it, each with its own pinned memory, which the drive also reads and writes, so that no further
+/// copy is needed. When a call returns, even with an error, the device must no longer touch the pinned memory: the
+/// drive may write it next. Implement the trait over `cudaMemcpyAsync` with one stream per thread, or over `HostCopies`
+/// of `adit-gpu`; [`ModelGpu`] needs no GPU.
 pub trait Gpu: Send + Sync + 'static {
     /// Fills `pinned` with a tensor's bytes from `offset` on.
     ///
@@ -20,7 +20,7 @@ pub trait Gpu: Send + Sync + 'static {
     /// The device's failure, which the run reports.
     fn to_host(&self, tensor: TensorId, offset: u64, pinned: &mut [u8]) -> io::Result<()>;
 
-    /// Takes a tensor's bytes from `offset` on.
+    /// Copies `pinned` to a tensor's bytes from `offset` on.
     ///
     /// # Errors
     /// As [`Gpu::to_host`].
@@ -32,10 +32,10 @@ const PAGE: usize = 4096;
 /// Bytes of a stamp.
 const STAMP: usize = 8;
 
-/// One engine for copies in one direction: copies take their turn, each as long as the bandwidth says.
+/// A copy engine for one direction: copies run one at a time, at a set bandwidth.
 #[derive(Debug)]
 struct Engine {
-    /// When the last copy ends.
+    /// The end of the last copy.
     free_at: Mutex<Instant>,
     bytes_per_second: u64,
 }
@@ -45,7 +45,7 @@ impl Engine {
         Engine { free_at: Mutex::new(Instant::now()), bytes_per_second }
     }
 
-    /// Waits as long as a copy of `bytes` takes, behind those that came before.
+    /// Waits until a copy of `bytes`, queued behind earlier ones, would end.
     fn copy(&self, bytes: usize) {
         if self.bytes_per_second == 0 {
             return;
@@ -60,8 +60,8 @@ impl Engine {
     }
 }
 
-/// A GPU that computes nothing: copies of one direction are serialised and take as long as a set bandwidth says. With
-/// stamps, it puts a number into each page of 4 KiB that it hands out and checks it when it takes the page back.
+/// A GPU that computes nothing. Copies of one direction run one at a time, at a set bandwidth. With stamps, it writes a
+/// number into each 4 KiB page that it hands out and checks the number when the page returns.
 #[derive(Debug)]
 pub struct ModelGpu {
     to_host: Engine,
@@ -71,14 +71,14 @@ pub struct ModelGpu {
 }
 
 impl ModelGpu {
-    /// A model with this bandwidth in each direction, in bytes per second; 0 for copies that take no time.
+    /// Creates a model with this bandwidth per direction, in bytes per second; with 0, copies take no time.
     pub fn new(bytes_per_second: u64, stamps: bool) -> ModelGpu {
         let engine = || Engine::new(bytes_per_second);
         let taken_bytes = AtomicU64::new(0);
         ModelGpu { to_host: engine(), to_device: engine(), stamps, taken_bytes }
     }
 
-    /// Returns how many bytes it has taken.
+    /// Returns the bytes copied to the device so far.
     pub fn taken_bytes(&self) -> u64 {
         self.taken_bytes.load(Ordering::Relaxed)
     }
@@ -110,7 +110,7 @@ impl Gpu for ModelGpu {
     }
 }
 
-/// Lists where stamps lie in `len` bytes from `offset` of a tensor on, and the pages they stand for.
+/// Lists the positions of stamps in `len` bytes from `offset` of a tensor on, with their page numbers.
 fn stamped(offset: u64, len: usize) -> impl Iterator<Item = (usize, u64)> {
     let first = (offset.next_multiple_of(PAGE as u64) - offset) as usize;
     let positions = (first..len).step_by(PAGE).filter(move |at| at + STAMP <= len);
@@ -137,7 +137,7 @@ mod tests {
         assert_eq!(gpu.taken_bytes(), 5 * PAGE as u64);
         assert!(gpu.to_device(values, 512, &pinned).is_err());
         assert!(gpu.to_device(keys, 512 + PAGE as u64, &pinned).is_err());
-        // A part that begins elsewhere still finds the stamps of the whole.
+        // A part with another begin still finds the stamps of the whole.
         gpu.to_device(keys, 1024, &pinned[512..]).expect("a part");
     }
 

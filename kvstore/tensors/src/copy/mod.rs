@@ -1,8 +1,8 @@
-//! Copy threads: each owns pinned memory, which the drive and the GPU share, and carries out one operation after another,
-//! in portions that the memory holds. It is small, because the page cache could have it instead.
+//! Copy threads. Each owns pinned memory, shared by the drive and the GPU, and carries out one operation at a time, in
+//! portions that fit. Pinned memory is kept small, because it takes memory from the page cache.
 //!
-//! All operations on a tensor go to the same thread, so they happen in the order in which they were asked for. In the
-//! overlap *cross*, threads take turns at storage: one reads while another copies to the GPU.
+//! All operations on a tensor go to the same thread, so they happen in the order of the calls. In the overlap *cross*,
+//! threads take turns at storage: one reads while another copies to the GPU.
 
 pub(crate) mod checksums;
 pub(crate) mod fillings;
@@ -37,33 +37,34 @@ use crate::place::Span;
 use crate::shape::TensorId;
 use crate::stats::Moved;
 
-/// How long a thread is without a job before it looks whether all are.
+/// Idle time of a thread before it checks whether all threads are idle.
 const LULL: Duration = Duration::from_millis(1);
 
 /// An operation on a tensor.
 #[derive(Debug)]
 pub(crate) enum Work {
-    /// Reads the first `bytes` of it, and passes them to the GPU.
+    /// Reads the first `bytes` and passes them to the GPU.
     Read {
         route: Route,
         bytes: u64,
         overlap: Overlap,
-        /// Write what was read to the file at this offset as well.
+        /// Also writes the bytes to the file at this offset.
         copy_to: Option<u64>,
     },
-    /// Writes its bytes from `at` on, which the GPU has.
+    /// Writes bytes from `at` on, from the GPU's memory.
     Write {
         route: Route,
         at: u64,
         bytes: u64,
-        /// Read it up to there through the page cache once the thread is idle, by this route of its first token.
+        /// Route of the first token by which the thread, once idle, reads all bytes up to this write's end through the
+        /// page cache.
         fill: Option<Route>,
     },
-    /// Takes a run of the file out of the page cache.
+    /// Drops a run of the file from the page cache.
     Forget { offset: u64, bytes: u64 },
 }
 
-/// What a thread is to do.
+/// A task for a thread.
 #[derive(Debug)]
 pub(crate) enum Task {
     /// An operation on a tensor.
@@ -74,67 +75,67 @@ pub(crate) enum Task {
     Deallocate { slba: u64, lbas: u64 },
 }
 
-/// A task for a thread.
+/// A task with a ticket that identifies its answer.
 #[derive(Debug)]
 pub(crate) struct Job {
     pub(crate) ticket: u64,
     pub(crate) task: Task,
 }
 
-/// How a task ended.
+/// The result of a job.
 #[derive(Debug)]
 pub(crate) struct Done {
     pub(crate) ticket: u64,
     pub(crate) moved: Moved,
     pub(crate) ended_at: Instant,
     pub(crate) result: Result<()>,
-    /// Whether a command of this thread never ended: the device may still carry it out.
+    /// Whether a command of this thread never ended, so that the device may still carry it out.
     pub(crate) is_stuck: bool,
 }
 
-/// What a thread tells its owner.
+/// A message from a thread to its owner.
 #[derive(Debug)]
 pub(crate) enum Report {
-    /// It has a worker.
+    /// The thread has a worker.
     Started,
-    /// It could not make one, and ends.
+    /// The thread could not make a worker and ends.
     NotStarted(Error),
     /// A task ended.
     Done(Done),
-    /// It panicked; its task never ends.
+    /// The thread panicked; its task never ends.
     Panicked,
 }
 
-/// What the threads of a run count together.
+/// Counters shared by the threads of a run.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    /// Jobs that no thread has ended.
+    /// Jobs that have not ended.
     pub(crate) unended: AtomicUsize,
     /// Bytes that idle threads read through the page cache.
     pub(crate) filled_bytes: AtomicU64,
 }
 
-/// What a thread works with.
+/// The resources of a copy thread.
 pub(crate) struct Worker<G> {
     pub(crate) gpu: Arc<G>,
-    /// Pinned memory for a portion; gone if a command on it never ended.
+    /// Pinned memory for a portion; `None` if a command on it never ended.
     pub(crate) memory: Option<Buffer>,
-    /// Most bytes of a portion, whole tokens.
+    /// Maximum bytes of a portion, whole tokens.
     pub(crate) portion_bytes: u64,
     pub(crate) file: Option<CachedFile>,
     pub(crate) direct: Option<BlockingQueue>,
     pub(crate) extent: Option<BlockingQueue>,
-    /// Held while reading a tensor of each group in the overlap *cross*.
+    /// Locks, one per group, held while reading a tensor in the overlap *cross*.
     pub(crate) turns: [Arc<Mutex<()>>; 2],
     /// The checksums of tokens, if they are kept.
     pub(crate) checksums: Option<Checksums>,
-    /// What to read through the page cache while idle.
+    /// Bytes to read through the page cache while idle.
     pub(crate) fills: Fillings,
     pub(crate) counts: Arc<Counts>,
 }
 
 impl<G: Gpu> Worker<G> {
-    /// Carries out jobs until their sender is gone.
+    /// Carries out jobs until their sender is dropped.
     pub(crate) fn run(mut self, jobs: &Receiver<Job>, reports: &Sender<Report>) {
         let reads = Reads::of_this_thread();
         while let Some(Job { ticket, task }) = self.next(jobs) {
@@ -149,8 +150,8 @@ impl<G: Gpu> Worker<G> {
         }
     }
 
-    /// Waits for the next job, and fills the page cache while no thread has one: filling would take the drive's bandwidth
-    /// from the others. Pinned memory is idle then. A job waits for one piece at most.
+    /// Waits for the next job. Fills the page cache while no thread has a job, so that filling takes no bandwidth from
+    /// others and pinned memory is idle. A job waits for at most one piece.
     fn next(&mut self, jobs: &Receiver<Job>) -> Option<Job> {
         let mut lull = LULL;
         while !self.fills.is_empty() {
@@ -169,13 +170,13 @@ impl<G: Gpu> Worker<G> {
         jobs.recv().ok()
     }
 
-    /// Reads a piece of what is to be in the page cache.
+    /// Reads one piece into the page cache.
     fn fill(&mut self) {
         let most = PIECE_BYTES.min(self.portion_bytes);
         let Some((route, bytes)) = self.fills.next(most) else { return };
         match self.read(route, bytes, &mut Moved::default()) {
             Ok(()) => drop(self.counts.filled_bytes.fetch_add(bytes, Ordering::Relaxed)),
-            // The engine gets the error from its own read of these bytes.
+            // The engine's own read of these bytes will report the error.
             Err(error) => tracing::debug!("cannot fill the page cache: {error}"),
         }
     }
@@ -220,7 +221,7 @@ impl<G: Gpu> Worker<G> {
                     self.write(tensor, route, at + part.start..at + part.end, moved)?;
                 }
                 if let Some(route) = fill {
-                    // Only what the drive has is to be in the page cache.
+                    // Fill the page cache only with bytes that the drive has.
                     self.settle(Some(tensor))?;
                     self.fills.add(tensor, route, at + bytes);
                 }
@@ -239,10 +240,10 @@ impl<G: Gpu> Worker<G> {
         self.file.as_ref().expect("routes of the file come with the file")
     }
 
-    /// Waits for the writes behind of a tensor, or of all, on every queue: the tensor may have changed its route.
+    /// Waits for the writes behind of a tensor, or of all tensors, on every queue, because a tensor's route may change.
     fn settle(&mut self, tensor: Option<TensorId>) -> Result<()> {
         let queues = [&mut self.direct, &mut self.extent].into_iter().flatten();
-        // Each of them, whether or not another one has a failure.
+        // Settle each queue, even if another one fails.
         queues.map(|queue| queue.settle(tensor)).fold(Ok(()), Result::and)
     }
 
@@ -253,7 +254,7 @@ impl<G: Gpu> Worker<G> {
         (0..bytes).step_by(most as usize).map(move |at| at..bytes.min(at + most))
     }
 
-    /// Returns the queue of a route past the page cache, and the first LBA there.
+    /// Returns the queue of a route past the page cache, and the route's first LBA.
     fn queue(&mut self, route: Route) -> Option<(&mut BlockingQueue, u64)> {
         let queue = match route.home {
             Home::Cached => return None,
@@ -266,7 +267,7 @@ impl<G: Gpu> Worker<G> {
         Some((queue, route.offset / lba))
     }
 
-    /// Reads a portion, in the overlap *cross* while no other thread reads one of the group.
+    /// Reads a portion; in the overlap *cross*, only while no other thread reads one of the group.
     fn read_in_turn(
         &mut self,
         route: Route,
@@ -313,7 +314,7 @@ impl<G: Gpu> Worker<G> {
         result
     }
 
-    /// Verifies a part of a tensor that was read, and passes it on.
+    /// Verifies a part of a tensor that was read and passes it to the GPU.
     fn deliver(&mut self, tensor: TensorId, part: Range<u64>, copy_to: Option<u64>) -> Result<()> {
         let memory = self.memory.as_ref().ok_or_else(gone)?;
         let bytes = part.end - part.start;
@@ -383,13 +384,13 @@ impl<G: Gpu> Worker<G> {
     fn deallocate(&mut self, slba: u64, lbas: u64) -> Result<()> {
         let Some(queue) = &mut self.extent else { return Ok(()) };
         let mut memory = self.memory.take().ok_or_else(gone)?;
-        // A page holds the ranges of any deallocation.
+        // The ranges of any deallocation fit in one page.
         drop(memory.split_off(memory.len().min(4096)));
         queue.deallocate(slba, lbas, memory)
     }
 }
 
-/// Returns the error of a thread without memory.
+/// Returns the error of a thread whose memory a stuck command keeps.
 fn gone() -> Error {
     let why = "its memory is still with a command that never ended";
     Error::failed("a copy thread", "move a tensor", why, "check the drive, then begin the run anew")
@@ -399,7 +400,7 @@ fn gpu_failed(tensor: TensorId, why: std::io::Error) -> Error {
     Error::failed("the GPU", format!("copy {tensor}"), why, "check it, then begin the run anew")
 }
 
-/// The bytes that drives have delivered for this thread (`read_bytes` of `/proc/thread-self/io`).
+/// Reads the bytes that drives have delivered for this thread (`read_bytes` of `/proc/thread-self/io`).
 #[derive(Debug)]
 struct Reads(Option<File>);
 

@@ -1,4 +1,4 @@
-//! The queue of a copy thread to one device: drives a [`DirectQueue`] with the device's clock, and waits.
+//! A copy thread's queue to one device: drives a [`DirectQueue`] with the device's clock, and waits.
 
 use std::time::Duration;
 
@@ -11,16 +11,16 @@ use crate::error::Result;
 use crate::place::Span;
 use crate::shape::TensorId;
 
-/// The longest sleep between two looks at a time limit.
+/// The longest sleep between two checks of a time limit.
 const NAP: Duration = Duration::from_millis(10);
 
 /// Settings of a queue.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockingOptions {
-    /// Most bytes of a command.
+    /// Maximum bytes of a command.
     pub(crate) command_bytes: u64,
     pub(crate) depth: u32,
-    /// How long to wait for the next completion.
+    /// Time limit for the next completion.
     pub(crate) timeout: Duration,
 }
 
@@ -32,7 +32,7 @@ pub(crate) struct BlockingQueue {
 }
 
 impl BlockingQueue {
-    /// Opens a queue of `device`. `memory` is that of all transfers; `spare` that of writes left behind.
+    /// Opens a queue of `device`. `memory` is for transfers, `spare` for writes left behind.
     ///
     /// # Errors
     /// The driver's.
@@ -70,8 +70,8 @@ impl BlockingQueue {
         }
     }
 
-    /// Moves the first bytes of `memory` to or from `span`. The memory comes back with a failure as well, unless a
-    /// command never ended: then the queue keeps it.
+    /// Moves the first bytes of `memory` to or from `span`. Returns the memory even after a failure, unless a command
+    /// never ended: then the queue keeps it.
     pub(crate) fn transfer(
         &mut self,
         direction: Direction,
@@ -83,8 +83,8 @@ impl BlockingQueue {
         self.core.finish(self.device.now(), ended)
     }
 
-    /// Writes `span` without waiting for the end: `fill` puts its bytes into memory. Waits if too many writes are
-    /// behind; the tensor has none of them.
+    /// Begins to write `span`; `fill` puts its bytes into memory. Waits only while too many writes are left behind. The
+    /// tensor must have none of them.
     ///
     /// # Errors
     /// Those of `fill` and of the device.
@@ -99,15 +99,15 @@ impl BlockingQueue {
         self.drive(|core, now| Ok(core.post_waiting(now)?.then_some(())))
     }
 
-    /// Waits for the writes behind of a tensor, or of all.
+    /// Waits for the writes behind of a tensor, or of all tensors.
     ///
     /// # Errors
-    /// The first failure of any write behind, which names its tensor.
+    /// The first failure of any write behind; it names the tensor.
     pub(crate) fn settle(&mut self, tensor: Option<TensorId>) -> Result<()> {
         self.drive(|core, now| Ok(core.has_settled(now, tensor)?.then_some(())))
     }
 
-    /// Deallocates a run of LBAs, if the device can; `memory` is scratch.
+    /// Deallocates a run of LBAs, if the device can; `memory` is scratch memory.
     ///
     /// # Errors
     /// The device's.

@@ -1,8 +1,8 @@
-//! How tensors are reached.
+//! Routes to tensors: through the page cache, past it, or in the extent.
 
 use crate::plan::Group;
 
-/// How a layer's tensors are reached.
+/// The place of a layer's tensors and the way to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Home {
     /// In the thread's file, through the page cache.
@@ -23,18 +23,18 @@ impl Home {
     }
 }
 
-/// How tokens of a tensor are reached, and where the first of them lies.
+/// The way to some tokens of a tensor, and the place of the first of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Route {
     pub(crate) home: Home,
-    /// In bytes, of the file or the extent.
+    /// Offset in bytes in the file or the extent.
     pub(crate) offset: u64,
-    /// Whether what follows the last token in the file is cached as well, so that read-ahead may run on into it.
+    /// Whether the bytes behind the last token in the file are cached too, so that read-ahead may continue into them.
     pub(crate) runs_on: bool,
 }
 
 impl Route {
-    /// Returns the route of what lies `bytes` further on.
+    /// Returns the route `bytes` further on.
     pub(crate) fn further(self, bytes: u64) -> Route {
         Route { offset: self.offset + bytes, ..self }
     }

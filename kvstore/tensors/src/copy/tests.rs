@@ -30,7 +30,7 @@ fn bare<G: Gpu>(gpu: Arc<G>) -> Worker<G> {
     }
 }
 
-/// A worker with a file, and a software drive with these faults in the place of the file's direct path.
+/// A worker with a file, and a software drive with these faults instead of the file's direct path.
 fn worker(faults: &str) -> Worker<ModelGpu> {
     let file = CachedFile::create(&std::env::temp_dir(), TENSOR).expect("a file");
     file.unlink().expect("it has a name");

@@ -1,4 +1,4 @@
-//! The copy threads of a run: started, given jobs, heard, and joined.
+//! Starts the copy threads of a run, sends them jobs, receives their reports, and joins them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,37 +12,38 @@ use crate::copy::{Counts, Done, Job, Report, Task, Worker};
 use crate::error::{Error, Result};
 use crate::shape::{Component, TensorId};
 
-/// Jobs that wait for a thread at most, the one that it carries out included.
+/// Maximum jobs of a thread, including the one being carried out.
 const JOBS_MAX: usize = 4;
 
-/// Returns which of `count` threads has a tensor: always the same, and another for keys than for values.
+/// Returns which of `count` threads has a tensor: always the same one, and different ones for a layer's keys and
+/// values.
 pub(crate) fn thread_of(tensor: TensorId, count: usize) -> usize {
     let component = u64::from(tensor.component == Component::V);
     ((2 * u64::from(tensor.layer) + component) % count as u64) as usize
 }
 
-/// The copy threads, for one owner.
+/// The copy threads of one owner.
 #[derive(Debug)]
 pub(crate) struct Threads {
     jobs: Vec<Sender<Job>>,
     reports: Receiver<Report>,
     handles: Vec<JoinHandle<()>>,
-    /// The thread of each job that is not done.
+    /// The thread of each open job.
     open: HashMap<u64, usize>,
     counts: Arc<Counts>,
     waiting: Vec<usize>,
     next_ticket: u64,
     timeout: Duration,
-    /// Whether a thread is late, or gone: its jobs may never end.
+    /// Whether a thread is late or has ended, so that its jobs may never end.
     is_broken: bool,
 }
 
 impl Threads {
-    /// Starts `count` threads. Each makes its worker itself, by its number, as queues belong to the thread that drives them;
-    /// the workers share `counts`.
+    /// Starts `count` threads. Each makes its own worker, by its number, because queues belong to the thread that
+    /// drives them; the workers share `counts`.
     ///
     /// # Errors
-    /// The first failure to make a worker or a thread. No thread is left then.
+    /// The first failure to make a worker or a thread; all threads have then ended.
     pub(crate) fn start<G: Gpu>(
         count: u16,
         timeout: Duration,
@@ -72,7 +73,7 @@ impl Threads {
         Ok(threads)
     }
 
-    /// Starts the threads, which alone have the sender of reports then.
+    /// Starts the threads, which then hold the only senders of reports.
     fn spawn<G: Gpu>(
         &mut self,
         count: u16,
@@ -85,7 +86,7 @@ impl Threads {
             let body = move || {
                 let _alarm = Alarm(&reports);
                 let made = make(index);
-                // It holds devices, whose closing is to have a time limit as well.
+                // Drop `make` here: it holds devices, whose closing needs a time limit too.
                 drop(make);
                 match made {
                     Err(error) => drop(reports.send(Report::NotStarted(error))),
@@ -106,35 +107,35 @@ impl Threads {
         Ok(())
     }
 
-    /// Returns how many threads there are.
+    /// Returns the number of threads.
     pub(crate) fn count(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Returns whether a thread is late, or gone.
+    /// Returns whether a thread is late or has ended.
     pub(crate) fn is_broken(&self) -> bool {
         self.is_broken
     }
 
-    /// Returns whether a thread takes another job now.
+    /// Returns whether a thread has room for another job.
     pub(crate) fn takes(&self, thread: usize) -> bool {
         self.waiting[thread] < JOBS_MAX
     }
 
-    /// Returns how many jobs are not done.
+    /// Returns the number of open jobs.
     pub(crate) fn open_count(&self) -> usize {
         self.open.len()
     }
 
-    /// Returns how many bytes idle threads read through the page cache.
+    /// Returns the bytes that idle threads read through the page cache.
     pub(crate) fn filled_bytes(&self) -> u64 {
         self.counts.filled_bytes.load(Ordering::Relaxed)
     }
 
-    /// Gives a job to a thread; returns its ticket.
+    /// Sends a job to a thread and returns its ticket.
     ///
     /// # Errors
-    /// [`Error::Failed`] if the thread is gone.
+    /// [`Error::Failed`] if the thread has ended.
     pub(crate) fn send_to(&mut self, thread: usize, task: Task) -> Result<u64> {
         assert!(self.takes(thread), "the thread takes a job");
         let ticket = self.next_ticket;
@@ -149,10 +150,10 @@ impl Threads {
         Ok(ticket)
     }
 
-    /// Waits for the next job to be done.
+    /// Waits for the next job to end.
     ///
     /// # Errors
-    /// [`Error::Timeout`], and [`Error::Failed`] if a thread panicked. There is nothing to wait for from then on.
+    /// [`Error::Timeout`], and [`Error::Failed`] if a thread panicked. Do not wait again afterwards.
     pub(crate) fn receive(&mut self) -> Result<Done> {
         assert!(!self.open.is_empty(), "something is to be done");
         match self.hear(self.job_timeout(), "a copy thread")? {
@@ -168,13 +169,12 @@ impl Threads {
         }
     }
 
-    /// Returns what the threads count together.
+    /// Returns the threads' shared counters.
     pub(crate) fn counts(&self) -> &Arc<Counts> {
         &self.counts
     }
 
-    /// Returns the time limit of a job, which takes several waits of its own: for writes behind, for its commands, and
-    /// for its turn.
+    /// Returns the time limit of a job, which may itself wait for writes behind, for its commands, and for its turn.
     fn job_timeout(&self) -> Duration {
         self.timeout.saturating_mul(4)
     }
@@ -197,8 +197,8 @@ impl Threads {
         })
     }
 
-    /// Ends all threads once their present jobs are done. A thread that does not end in time is left to itself, with its
-    /// memory and queues.
+    /// Ends all threads once their present jobs are done. Detaches a thread that does not end in time, with its memory
+    /// and queues.
     pub(crate) fn stop(&mut self) {
         self.jobs.clear();
         let deadline = Instant::now() + self.job_timeout();
@@ -231,13 +231,13 @@ impl Drop for Threads {
     }
 }
 
-/// Reports that its thread panics.
+/// Reports a panic of its thread when dropped.
 struct Alarm<'a>(&'a Sender<Report>);
 
 impl Drop for Alarm<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            // Without an owner there is nothing to report to.
+            // If the owner is gone, the report has no receiver.
             let _ = self.0.send(Report::Panicked);
         }
     }

@@ -8,10 +8,10 @@ use super::*;
 const LBA: u64 = 4096;
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A queue in simulated time: each command takes [`TOOK`] behind the one before it.
+/// A queue in simulated time: commands run one at a time, each for [`TOOK`].
 struct Simulated {
     depth: usize,
-    /// When commands end; the last one of all.
+    /// Commands with the times of their ends; the next field is the last end of all.
     in_flight: VecDeque<(Time, Load, Operation)>,
     busy_until: Time,
     /// Commands that never end.
@@ -91,7 +91,8 @@ fn core(loses: bool) -> (DirectQueue<Simulated>, Buffer) {
     (core, allocate(16 * LBA))
 }
 
-/// Calls `step` after each simulated second, and at once after an answer, until it has ended; returns when.
+/// Calls `step` after each simulated second, and at once after an answer, until it has ended. Returns the time of its
+/// end.
 fn pass(
     core: &mut DirectQueue<Simulated>,
     mut now: Time,
@@ -99,7 +100,7 @@ fn pass(
 ) -> Result<Time> {
     core.expect_answers(now);
     while !step(core, now)? {
-        // An answer may let the next step go on at once.
+        // An answer may let the next step continue at once.
         let has_answered = core.heard_at() == now;
         now = now + if has_answered { Duration::from_nanos(1) } else { TOOK };
     }

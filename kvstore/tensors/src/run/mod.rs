@@ -26,19 +26,19 @@ use crate::shape::{Shape, TensorId};
 use crate::stats::{Figures, GroupStats, RunStats};
 use opening::ThreadFile;
 
-/// What a job was for.
+/// The purpose of a job.
 #[derive(Clone, Copy, Debug)]
 struct Purpose {
     group: Group,
     kind: JobKind,
-    /// Whether its bytes had been in the page cache before.
+    /// Whether the bytes had been in the page cache before.
     was_cached: bool,
-    /// Whether a caller waits for it.
+    /// Whether a caller waits for the job.
     is_awaited: bool,
 }
 
 impl Purpose {
-    /// Returns that of a job that is not counted.
+    /// Returns the purpose of a job that is not counted.
     fn other(is_awaited: bool) -> Purpose {
         Purpose { group: Group::Cached, kind: JobKind::Other, was_cached: false, is_awaited }
     }
@@ -48,18 +48,18 @@ impl Purpose {
 enum JobKind {
     Read,
     Write,
-    /// Neither; not counted.
+    /// Another job, not counted.
     Other,
 }
 
-/// How a job ended for which a caller waits.
+/// The end of a job for which a caller waits.
 #[derive(Debug)]
 struct Ended {
     at: Instant,
     result: Result<()>,
 }
 
-/// A read of a layer that has begun. Pass it to [`Tensors::finish_read`] of its run.
+/// A begun read of a layer. Pass it to [`Tensors::finish_read`] of its run.
 #[derive(Debug)]
 #[must_use = "the layer is in the GPU's memory only once the read is finished"]
 pub struct Reading {
@@ -68,7 +68,7 @@ pub struct Reading {
     bytes: u64,
     begun: Instant,
     group: Group,
-    /// The counts of its run, which tell it from others.
+    /// The counts of its run, which identify the run.
     run: Arc<Counts>,
 }
 
@@ -81,33 +81,33 @@ impl Reading {
 
 /// The KV tensors of one run. One thread drives it and reads the clock; copy threads work for it.
 ///
-/// Operations on one tensor happen in the order of the calls. Writes are handed over and may end later: a failure
-/// shows in a later call, in [`Tensors::settle`] at the latest. After a failure of a drive, a file or the GPU, all later
-/// calls return that failure, as tensors may be missing: begin the run anew.
+/// Operations on one tensor happen in the order of the calls. Writes end in the background: a failure shows in a later
+/// call, in [`Tensors::settle`] at the latest. After a failure of a drive, a file or the GPU, all later calls return
+/// that failure, because tensors may be missing: restart the run.
 #[derive(Debug)]
 pub struct Tensors<G: Gpu> {
     options: RunOptions,
     gpu: Arc<G>,
     plan: Plan,
     homes: Vec<Home>,
-    /// Whether a layer's tensors have been in the page cache as a whole.
+    /// Whether all of a layer's tensors have been in the page cache.
     was_cached: Vec<bool>,
-    /// Cached layers, the first ones by rank, that prefill writes into the page cache.
+    /// Number of cached layers, the first by rank, that prefill writes into the page cache.
     dirty_layers: u32,
     /// Whether a layer has blocks in the files.
     is_allocated: Vec<bool>,
-    /// The tokens of each layer that were written, which are its first ones.
+    /// Number of written tokens of each layer, from the first on.
     written: Vec<u32>,
-    /// By copy thread; none if all layers are in the extent for good.
+    /// Files by copy thread; none if all layers stay in the extent.
     files: Vec<ThreadFile>,
     extent_map: Option<TensorMap>,
     threads: Threads,
     probe: Probe,
-    /// None if no layer may ever be cached.
+    /// `None` if no layer may ever be cached.
     governor: Option<Governor>,
-    /// By group.
+    /// Choosers by group.
     choosers: [Chooser; 2],
-    /// What open jobs are for.
+    /// The purposes of open jobs.
     purposes: HashMap<u64, Purpose>,
     /// Ended jobs for which a caller waits.
     ended: HashMap<u64, Ended>,
@@ -129,7 +129,7 @@ impl<G: Gpu> Tensors<G> {
         Tensors::open_ranked(options, gpu, &FirstLayers)
     }
 
-    /// As [`Tensors::open`], with layers cached in the order of `ranker`.
+    /// Like [`Tensors::open`], but caches layers in the order of `ranker`.
     ///
     /// # Errors
     /// As [`Tensors::open`], and if the ranker does not name each layer once.
@@ -137,12 +137,12 @@ impl<G: Gpu> Tensors<G> {
         opening::open(options, gpu, ranker)
     }
 
-    /// Returns the shape of its tensors.
+    /// Returns the shape of the tensors.
     pub fn shape(&self) -> &Shape {
         &self.options.shape
     }
 
-    /// Returns which layers are in which group.
+    /// Returns the group of each layer.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
@@ -152,18 +152,18 @@ impl<G: Gpu> Tensors<G> {
         &self.gpu
     }
 
-    /// Returns the bytes of the extent's device that were bound to a tensor, if it lies there.
+    /// Returns the byte range of a tensor on the extent's device, if it lies there.
     pub fn extent_bytes(&self, tensor: TensorId) -> Option<Range<u64>> {
         let start = self.extent_map.as_ref()?.byte(tensor, 0)?;
         Some(start..start + self.options.shape.tensor_bytes())
     }
 
-    /// Returns what the run did so far. Writes that have not ended are missing.
+    /// Returns the run's statistics so far, without unfinished writes.
     pub fn stats(&self) -> &RunStats {
         &self.stats
     }
 
-    /// Returns how the reads of a group overlap, and at what rate it was read.
+    /// Returns the chooser of a group's overlap, which knows the group's read rate.
     pub fn chooser(&self, group: Group) -> &Chooser {
         &self.choosers[group as usize]
     }
@@ -172,7 +172,7 @@ impl<G: Gpu> Tensors<G> {
         self.stats.iterations == 0
     }
 
-    /// Writes tokens of both tensors of a layer from the GPU: behind those written before, or again. Returns once the
+    /// Writes tokens of both tensors of a layer from the GPU, behind those written before or again. Returns once the
     /// copy threads have the work: the GPU's memory must keep these tokens until the layer is read or
     /// [`Tensors::settle`] returns.
     ///
@@ -210,7 +210,7 @@ impl<G: Gpu> Tensors<G> {
     /// before computing with this one.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a layer that the shape does not have or tokens that were not written, and earlier failures.
+    /// [`Error::Invalid`] for a layer that the shape does not have or for unwritten tokens, and earlier failures.
     pub fn begin_read(&mut self, layer: u32, tokens: u32) -> Result<Reading> {
         self.check_layer(layer)?;
         self.check_failure()?;
@@ -249,7 +249,7 @@ impl<G: Gpu> Tensors<G> {
         }
         let [keys, values] = reading.tickets.map(|ticket| self.wait_for(ticket));
         let (keys, values) = (keys?, values?);
-        // The GPU may have computed for a while since the end.
+        // The read may have ended a while ago, while the GPU computed.
         let ended = keys.at.max(values.at);
         let layers = match reading.group {
             Group::Cached => self.plan.cached_layers(),
@@ -258,7 +258,7 @@ impl<G: Gpu> Tensors<G> {
         let (bytes, all) = (reading.bytes, reading.bytes * layers.len() as u64);
         self.choosers[reading.group as usize].note_read(bytes, all, reading.begun, ended);
         keys.result.and(values.result)?;
-        // A write of these tensors that failed came before.
+        // An earlier write of these tensors may have failed.
         self.check_failure()
     }
 
@@ -271,8 +271,8 @@ impl<G: Gpu> Tensors<G> {
         self.finish_read(reading)
     }
 
-    /// Waits until all reads and writes have ended, those left behind included. It does so after a failure as well, so that
-    /// the GPU's memory is free, except if a copy thread is late or gone.
+    /// Waits until all reads and writes have ended, including those left behind. Waits even after a failure, so that
+    /// the GPU's memory is free, unless a copy thread is late or has ended.
     ///
     /// # Errors
     /// The first failure of any.
@@ -288,8 +288,8 @@ impl<G: Gpu> Tensors<G> {
         self.check_failure()
     }
 
-    /// Ends a pass over all layers, the first of which is prefill: chooses the overlap for the next one from what was
-    /// measured, and whether caching is worth it.
+    /// Ends a pass over all layers; the first pass is prefill. From its measurements, chooses the next pass's overlap
+    /// and whether caching is worthwhile.
     ///
     /// # Errors
     /// Earlier failures.
@@ -305,8 +305,8 @@ impl<G: Gpu> Tensors<G> {
         Ok(())
     }
 
-    /// Waits for all work, deallocates the extent and ends the copy threads. After a failure as well, but what a
-    /// command may still write is not deallocated. Dropping the handle does the same, and logs failures.
+    /// Waits for all work, deallocates the extent and ends the copy threads, even after a failure; LBAs that a command
+    /// may still write are not deallocated. Dropping the handle does the same and logs failures.
     ///
     /// # Errors
     /// The first failure.
@@ -351,8 +351,8 @@ impl<G: Gpu> Tensors<G> {
         Err(Error::invalid("the tokens", format!("{tokens:?}"), format!("use some of 0..{most}")))
     }
 
-    /// Checks that a write leaves no gap behind the tokens that a layer has: a read would return what the drive held
-    /// before.
+    /// Checks that a write leaves no gap behind a layer's tokens: a read of a gap would return older bytes of the
+    /// drive.
     fn check_gap(&self, layer: u32, tokens: &Range<u32>) -> Result<()> {
         let written = self.written[layer as usize];
         if tokens.start <= written {
@@ -380,12 +380,12 @@ impl<G: Gpu> Tensors<G> {
         &self.files[thread_of(tensor, self.files.len())]
     }
 
-    /// Returns where byte `at` of a tensor lies in its file.
+    /// Returns the offset of byte `at` of a tensor in its file.
     fn file_offset(&self, tensor: TensorId, at: u64) -> u64 {
         self.file(tensor).map.byte(tensor, at).expect("the file has each tensor")
     }
 
-    /// Returns how the tokens of a tensor are reached from the first one on.
+    /// Returns the route of a tensor's tokens from `first_token` on.
     fn route(&self, tensor: TensorId, home: Home, first_token: u32) -> Route {
         let at = self.options.shape.bytes(first_token);
         let is_cached = |next: TensorId| self.plan.is_cached(next.layer);
@@ -397,13 +397,13 @@ impl<G: Gpu> Tensors<G> {
         Route { home, offset, runs_on: home == Home::Cached && runs_on() }
     }
 
-    /// Gives an operation on a tensor to its thread.
+    /// Sends an operation on a tensor to its thread.
     fn send(&mut self, tensor: TensorId, work: Work, purpose: Purpose) -> Result<u64> {
         let thread = thread_of(tensor, self.threads.count());
         self.send_to(thread, Task::Tensor(tensor, work), purpose)
     }
 
-    /// Gives a job to a thread, once that takes it.
+    /// Sends a job to a thread, once the thread has room for it.
     fn send_to(&mut self, thread: usize, task: Task, purpose: Purpose) -> Result<u64> {
         while !self.threads.takes(thread) {
             self.absorb_next()?;
@@ -446,7 +446,7 @@ impl<G: Gpu> Tensors<G> {
         Ok(())
     }
 
-    /// Keeps the failure of a copy thread: its jobs may never end.
+    /// Records the failure of a copy thread, whose jobs may never end.
     fn fail_stuck(&mut self, error: &Error) {
         self.is_stuck = true;
         self.failed.get_or_insert_with(|| error.clone());

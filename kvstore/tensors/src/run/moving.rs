@@ -1,8 +1,8 @@
-//! Layers that change their group as the budget does.
+//! Moves layers between the groups as the budget changes.
 //!
-//! A layer leaves the page cache at once and without a copy: it is read past it, from the same files. A layer is cached
-//! without a copy if it is in the files; from the extent, it is written to them as it passes through pinned memory on its
-//! next read.
+//! A layer leaves the page cache at once, without a copy: it is then read past it, from the same files. A layer in the
+//! files enters the page cache without a copy; one in the extent is written to the files as it passes through pinned
+//! memory on its next read.
 
 use std::time::Instant;
 
@@ -14,7 +14,7 @@ use crate::run::{Purpose, Tensors};
 use crate::shape::TensorId;
 
 impl<G: Gpu> Tensors<G> {
-    /// Evaluates the budget now and moves layers accordingly; returns the number of cached layers. The run does so by
+    /// Evaluates the budget now, moves layers accordingly, and returns the number of cached layers. The run does this
     /// itself every [`crate::RunOptions::rebudget_every`].
     pub fn rebudget(&mut self) -> u32 {
         self.rebudget_at(Instant::now())
@@ -35,7 +35,7 @@ impl<G: Gpu> Tensors<G> {
         self.plan.cached()
     }
 
-    /// Evaluates the budget if it is time.
+    /// Evaluates the budget when it is due.
     pub(super) fn follow_budget(&mut self, now: Instant) {
         let is_due = self.governor.as_ref().is_some_and(|governor| governor.is_due(now));
         if is_due && !self.is_prefill() {
@@ -43,7 +43,7 @@ impl<G: Gpu> Tensors<G> {
         }
     }
 
-    /// Caches so many layers.
+    /// Changes the number of cached layers to `target`.
     pub(super) fn resize(&mut self, target: u32) {
         let before = self.plan.cached();
         let moved = self.plan.resize(target);
@@ -62,7 +62,7 @@ impl<G: Gpu> Tensors<G> {
         assert!(self.plan.cached() <= self.plan.layers(), "some of the layers are cached");
     }
 
-    /// Takes a layer out of the page cache; its bytes stay in the files.
+    /// Drops a layer from the page cache; its bytes stay in the files.
     pub(super) fn demote(&mut self, layer: u32) {
         if self.homes[layer as usize] != Home::Cached {
             return;
@@ -80,7 +80,8 @@ impl<G: Gpu> Tensors<G> {
         }
     }
 
-    /// Lets a layer enter the page cache, from the extent with its next read; returns whether the files have room for it.
+    /// Lets a layer enter the page cache, from the extent with its next read. Returns whether the files have room for
+    /// it.
     fn promote(&mut self, layer: u32) -> bool {
         if !self.allocate(layer) {
             return false;
@@ -92,7 +93,7 @@ impl<G: Gpu> Tensors<G> {
         true
     }
 
-    /// Allocates a layer's blocks in the files; returns whether it has them.
+    /// Allocates a layer's blocks in the files. Returns whether it has them.
     fn allocate(&mut self, layer: u32) -> bool {
         if self.is_allocated[layer as usize] {
             return true;
@@ -109,8 +110,8 @@ impl<G: Gpu> Tensors<G> {
         true
     }
 
-    /// Returns whether a layer whose first `tokens` are about to be read is to be written to the files as well. It counts as
-    /// there from now on: later operations on its tensors come after this read, and if the read fails, they fail.
+    /// Returns whether the coming read of a layer's first `tokens` must also write it to the files. If so, the layer
+    /// counts as being in the files: later operations on its tensors follow this read, and fail if it fails.
     pub(super) fn entering(&mut self, layer: u32, tokens: u32) -> bool {
         let is_whole = self.written[layer as usize] == tokens;
         let home = self.homes[layer as usize];

@@ -1,4 +1,4 @@
-//! Opens a run: budget, plan, binding, devices, copy threads.
+//! Opens a run: evaluates the budget, plans, binds tensors, opens devices and starts copy threads.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -26,7 +26,7 @@ use crate::run::Tensors;
 use crate::shape::TensorId;
 use crate::stats::RunStats;
 
-/// A page of the page cache, at which each tensor in the file begins.
+/// Size of a page of the page cache, to which tensors in the files are aligned.
 const PAGE_BYTES: u32 = 4096;
 pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> Result<Tensors<G>> {
     options.check()?;
@@ -74,10 +74,10 @@ pub(super) fn open<G: Gpu>(options: RunOptions, gpu: G, ranker: &dyn Ranker) -> 
     })
 }
 
-/// Returns the budget of the page cache: what the pinned reserve leaves.
+/// Returns the budget of the page cache: the memory less the pinned reserve.
 ///
 /// # Errors
-/// [`Error::Invalid`] if memory does not even suffice for the reserve.
+/// [`Error::Invalid`] if memory is smaller than the reserve.
 fn budget_of(options: &RunOptions, memory: &Memory) -> Result<u64> {
     let reserve = options.reserve_bytes();
     let all = budget(memory, 0);
@@ -100,8 +100,8 @@ fn home(options: &RunOptions, is_cached: bool) -> Home {
     }
 }
 
-/// Returns the tensors of these layers, those of each copy thread together and in the order of decode: then a thread's reads go
-/// one way over the drive, from a tensor to the one behind it, in whatever order the layers entered their group.
+/// Returns the tensors of these layers, grouped by copy thread and in the order of decode, so that a thread reads the
+/// drive in one direction, in whatever order the layers entered their group.
 fn by_thread(layers: &[u32], threads: u16) -> Vec<TensorId> {
     let mut tensors: Vec<TensorId> = layers.iter().copied().flat_map(TensorId::pair).collect();
     tensors.sort_by_key(|tensor| (thread_of(*tensor, threads.into()), *tensor));
@@ -117,7 +117,7 @@ pub(super) struct ThreadFile {
     direct: Device,
 }
 
-/// Files and devices with the places in them.
+/// Files and devices with the places of tensors in them.
 #[derive(Clone)]
 struct Devices {
     /// By copy thread.
@@ -174,7 +174,7 @@ impl Devices {
 }
 
 impl ThreadFile {
-    /// Creates the file of a copy thread with a place for each of its tensors, and blocks for those that begin there.
+    /// Creates the file of a copy thread with a place for each of its tensors, and blocks for those that begin in it.
     fn bind(
         options: &RunOptions,
         plan: &Plan,
@@ -183,7 +183,7 @@ impl ThreadFile {
     ) -> Result<ThreadFile> {
         let folder = options.folder.as_ref().expect("the options were checked");
         let shape = &options.shape;
-        // The last cached layer leaves first, so read-ahead at the end of a cached tensor finds another one.
+        // Order by rank: the last cached layer leaves first, so a cached tensor is followed by another one.
         let mut tensors: Vec<TensorId> =
             plan.cached_layers().iter().copied().flat_map(TensorId::pair).collect();
         tensors.extend(by_thread(plan.direct_layers(), options.threads()));
@@ -243,7 +243,7 @@ fn start<G: Gpu>(options: &RunOptions, gpu: Arc<G>, devices: Devices) -> Result<
     Threads::start(options.threads(), options.timeout, counts, make)
 }
 
-/// Allocates memory for writes left behind, if one command writes a token.
+/// Allocates memory for writes left behind, if a single command can write a token.
 fn spare(
     devices: &Devices,
     thread: usize,
@@ -256,7 +256,7 @@ fn spare(
     let mut all = devices.allocate(thread, unit_bytes * BEHIND_COUNT)?;
     let cut = |index| all.split_off((index * unit_bytes) as usize);
     let mut list: Vec<Buffer> = (0..BEHIND_COUNT).rev().map(cut).collect();
-    // The allocation may be longer than asked for.
+    // The allocation may be longer than requested.
     drop(list[0].split_off(unit_bytes as usize));
     Ok(list)
 }

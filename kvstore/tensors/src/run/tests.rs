@@ -8,10 +8,10 @@ use proptest::prelude::*;
 const LAYERS: u32 = 6;
 const PROMPT: u32 = 40;
 const GENERATED: u32 = 5;
-/// A tensor's, after prefill.
+/// Number of portions of a tensor after prefill.
 const PORTIONS: u64 = 4;
 
-/// 8 KiB for each token of a tensor, 344 KiB for a tensor.
+/// Returns a shape with 8 KiB per token of a tensor, and 344 KiB per tensor.
 fn shape() -> Shape {
     let model = Model { name: "small", layers: LAYERS, heads: 4, head_elements: 128 };
     Shape::new(model, 8, PROMPT, GENERATED).expect("a shape")
@@ -166,7 +166,7 @@ fn reads_and_prefill_past_the_page_cache_are_sequential() {
         rest(&mut run);
         let stats = run.close().expect("no failure");
         let read = &stats.direct.decode_read;
-        // A tensor is followed by the room for its later tokens: one jump for each.
+        // Each tensor is followed by room for its later tokens, which costs one jump.
         assert!(read.cost.commands - read.cost.sequential <= read.latency.count(), "{read:?}");
         assert!(stats.direct.prefill_write.cost.commands > 0 && read.busy_share().is_some());
         assert_eq!(stats.hit_ratio(), Some(0.0));
@@ -215,7 +215,7 @@ proptest! {
     ) {
         let extent = in_extent.then(soft);
         let bytes = u64::from(begins) * shape().pair_bytes();
-        // Not even with none of them is caching ruled out.
+        // One more byte, because a bound of 0 would rule caching out.
         let knob = Knob::Bytes(bytes + 1);
         let mut run = open(RunOptions { knob, ..options(extent, begins) });
         let mut sizes = sizes.into_iter();
@@ -247,7 +247,7 @@ fn hits_of_an_extent_behind_the_page_cache_are_measured() {
     prefill(&mut run);
     rest(&mut run);
     let stats = run.close().expect("no failure");
-    // Unless the kernel does not say, or evicted what was just written.
+    // The kernel may not report hits, or may have evicted bytes just written.
     assert!(stats.hit_ratio().is_none_or(|hits| hits > 0.5), "{stats:?}");
     assert_eq!(stats.cached.decode_read.bytes, 0, "no layer is cached by the run");
 }
@@ -260,11 +260,11 @@ fn damage_on_the_drive_is_an_error_never_wrong_bytes() {
     let mut run = open(options(Some(extent), 0));
     prefill(&mut run);
     let tensor = TensorId { layer: 3, component: Component::V };
-    // Token 20, in the second portion.
+    // Damage token 20, in the second portion.
     let at = run.extent_bytes(tensor).expect("bound").start + shape().bytes(20);
     use std::os::unix::fs::FileExt;
     let file = std::fs::OpenOptions::new().write(true).open(&path).expect("the drive's file");
-    // Between two of the GPU's stamps, so that only the checksum can tell.
+    // The bytes lie between two of the GPU's stamps, so that only the checksum detects them.
     file.write_all_at(&[0x5a; 64], at + 1000).expect("a write");
     run.read_layer(2, PROMPT).expect("another layer");
     let error = run.read_layer(3, PROMPT).expect_err("damaged").to_string();
@@ -313,7 +313,7 @@ fn memory_that_shrinks_to_nothing_leaves_a_working_run() {
     let mut run = open(options(Some(soft()), 4));
     prefill(&mut run);
     decode(&mut run, PROMPT);
-    // X is evaluated anew and leaves nothing.
+    // The bound now leaves no room for cached layers.
     run.options.knob = Knob::Bytes(0);
     assert_eq!(run.rebudget(), 0);
     decode(&mut run, PROMPT + 1);
@@ -349,12 +349,12 @@ fn refaults_make_a_run_evaluate_its_budget() {
     run.stats.cached.decode_read.bytes += 300;
     run.weigh_groups(Instant::now());
     assert_eq!(run.stats.budget_evaluations, evaluations);
-    // Something took a third of the cached layers in the last iteration.
+    // A third of the cached layers was evicted in the last iteration.
     run.stats.cached.decode_read.bytes += 300;
     run.stats.cached.decode_read.refault_bytes += 100;
     run.weigh_groups(Instant::now());
     assert_eq!(run.stats.budget_evaluations, evaluations + 1);
-    // The iteration after layers left is not held against the others.
+    // The iteration in which layers left does not count against the others.
     run.resize(2);
     run.stats.cached.decode_read.bytes += 300;
     run.stats.cached.decode_read.refault_bytes += 100;
@@ -417,7 +417,7 @@ fn a_token_that_is_not_written_is_an_error_of_a_later_call() {
     assert_eq!(closed, text);
 }
 
-/// A GPU that fails once, at the copy of this number, from 0 on.
+/// A GPU that fails once, at the copy with this number, counted from 0.
 struct FailsOnce {
     copies: AtomicU64,
     at: u64,
@@ -446,7 +446,7 @@ impl Gpu for FailsOnce {
     }
 }
 
-/// Asserts that nothing works any more.
+/// Asserts that all calls fail.
 fn assert_failed(mut run: Tensors<FailsOnce>) {
     let expected = "it fell off the bus";
     let results = [
@@ -612,7 +612,7 @@ fn the_extent_is_deallocated_after_all_writes_and_after_a_failure() {
         let mut run = open(options(Some(extent), 0));
         prefill(&mut run);
         assert!(std::fs::read(&path).expect("a file").iter().any(|byte| *byte != 0));
-        // Some are left behind by the second thread; the first one deallocates.
+        // The second thread leaves some writes behind; the first one deallocates.
         for layer in 0..LAYERS {
             let written = run.write_layer(layer, PROMPT..PROMPT + 1);
             assert!(is_failed || written.is_ok(), "{written:?}");

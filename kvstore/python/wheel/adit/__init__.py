@@ -8,8 +8,8 @@
 ...     store.get_into("block/1", again)
 
 A read returns exactly the bytes that were put, or ``None``. Keys are bytes or text; values are objects with a buffer,
-such as ``bytes``, ``memoryview`` and NumPy arrays, torch tensors on the CPU, and other arrays that have DLPack. Every call
-that waits lets other threads run, and ends by a signal's handler that raises, as Ctrl-C's does.
+such as ``bytes``, ``memoryview`` and NumPy arrays, torch tensors on the CPU, and other arrays with DLPack. While a call
+waits, other threads run, and a signal handler that raises (Ctrl-C) ends the wait.
 """
 
 from ._adit import BlocksWriter, Client, Layout, Lease, Queue, Region, Store, __version__, connect

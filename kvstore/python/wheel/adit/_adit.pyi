@@ -11,13 +11,13 @@ from ._streams import Reader
 
 _Key: TypeAlias = bytes | str
 
-# NumPy's arrays say that they have a buffer only to Python 3.12 and later.
+# NumPy's arrays declare their buffer only for Python 3.12 and later.
 @type_check_only
 class _Array(Protocol):
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
 
-# So have the arrays of other libraries, and tensors.
+# Tensors and the arrays of other libraries have DLPack.
 @type_check_only
 class _Tensor(Protocol):
     def __dlpack__(self) -> Any: ...

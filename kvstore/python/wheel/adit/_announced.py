@@ -1,4 +1,4 @@
-"""What others were told that a store has, and what of that has gone."""
+"""Announcements of a store's keys to others, and of their removals."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ if TYPE_CHECKING:
     from ._adit import Queue
     from ._engine import Trouble
 
-# Seconds between two questions to the store about removals, unless the last one told of some.
+# Seconds between two queries of the store's removals, unless the last one returned some.
 INTERVAL = 0.05
-# Seconds without questions after one that failed.
+# Seconds without queries after a failed one.
 PAUSE = 1.0
-# Most keys that one question names.
+# Maximum keys of one query.
 KEYS_MAX = 1024
 
 
 class Announced:
     """Keys that are announced when the store has them, and withdrawn when it no longer has them.
 
-    The store says which objects went, and the keys among them are asked for before they are withdrawn: one that has an
-    object again stays. If the store says that there were more, all keys are asked for, some in each step.
-    Nothing waits; at most one question of each kind is on its way.
+    The store reports removed objects. Their keys are checked before they are withdrawn: a key that has an object again
+    stays. If the store reports that some removals were missed, all keys are checked, some in each step. No call waits;
+    at most one query of each kind is in flight.
 
     Parameters
     ----------
     queue : Queue
-        Where questions are asked. Its owner passes what ``drain`` returns for the tokens of ``heard`` and ``asked``.
+        The queue for queries. Its owner passes the answers that ``drain`` returns to ``heard`` and ``asked``, by token.
     space : bytes
-        What the objects' names begin with; the rest is the key.
+        The prefix of the objects' names; the rest is the key.
     storing : collection of bytes
-        Keys whose objects are being stored, which are announced at the end of that.
+        Keys whose objects are being stored; they are announced once stored.
     trouble : Trouble
     """
 
@@ -45,11 +45,11 @@ class Announced:
     ) -> None:
         self._queue, self._space, self._storing, self._trouble = queue, space, storing, trouble
         self._count = itertools.count(1)
-        # Of each key the number of the last time that it was stored.
+        # For each key, the number of its last store.
         self._stored: dict[bytes, int] = {}
-        # Keys that were last stored under a lower number are news.
+        # Keys last stored under a lower number must be announced again.
         self._news_from = 0
-        # Keys that may have gone.
+        # Keys that may be gone.
         self._doubted: dict[bytes, None] = {}
         self._cursor: int | None = None
         self._next = self._paused_until = 0.0
@@ -59,18 +59,18 @@ class Announced:
         return key in self._stored
 
     def stored(self, keys: Collection[bytes]) -> list[bytes]:
-        """Note that the store has keys; return those that are to be told of."""
+        """Record that the store has keys; return those to announce."""
         number = next(self._count)
         news = [key for key in keys if self._stored.get(key, -1) < self._news_from]
         self._stored.update(dict.fromkeys(keys, number))
         return news
 
     def forget_what_was_told(self) -> None:
-        """Have keys told of again when they are stored again: those who were told may have dropped all."""
+        """Announce keys again when they are stored again, because consumers may have dropped all of them."""
         self._news_from = next(self._count)
 
     def step(self) -> None:
-        """Ask the store what went, and whether keys in doubt are there."""
+        """Query the store's removals, and check keys in doubt."""
         now = time.monotonic()
         if now < self._paused_until:
             return
@@ -87,7 +87,7 @@ class Announced:
     def _ask_doubted(self) -> None:
         asked: dict[bytes, int] = {}
         for key in list(itertools.islice(self._doubted, KEYS_MAX)):
-            # One that is being stored is asked for afterwards.
+            # A key being stored is checked afterwards.
             del self._doubted[key]
             if key in self._storing:
                 self._doubted[key] = None
@@ -114,7 +114,7 @@ class Announced:
         self._paused_until = time.monotonic() + PAUSE
 
     def heard(self, cursor: int | None, results: list[Any]) -> None:
-        """Take the answer of a question about removals."""
+        """Process the answer of a query of removals."""
         self._is_hearing = False
         self._next = time.monotonic() + INTERVAL
         if results[0] is None:
@@ -122,7 +122,7 @@ class Announced:
             return
         names, self._cursor, missed_some = results[0]
         if missed_some or cursor is None:
-            # What was stored before the store kept an account for this reader, or after it stopped.
+            # The store's log does not cover keys stored before it began for this reader, or after it was dropped.
             self._doubted.update(dict.fromkeys([*self._stored, *self._storing]))
         keys = (name[len(self._space) :] for name in names)
         self._doubted.update((key, None) for key in keys if key in self._stored or key in self._storing)
@@ -130,12 +130,12 @@ class Announced:
             self._next = 0.0
 
     def asked(self, asked: dict[bytes, int], results: list[bool | None]) -> list[bytes]:
-        """Take the answer of a question about keys; return those that are gone, which are to be told of."""
+        """Process the answer of a check of keys; return those that are gone, to be withdrawn."""
         self._is_asking = False
         gone = []
         for (key, number), is_there in zip(asked.items(), results):
             if is_there or self._stored.get(key) != number:
-                # It is there, or has been stored since.
+                # The key has an object, or has been stored since.
                 continue
             if is_there is None:
                 self._pause()

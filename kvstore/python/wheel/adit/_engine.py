@@ -1,7 +1,7 @@
-"""What the adapters for inference engines share.
+"""Common parts of the adapters for inference engines.
 
-A block is right or a miss: one that another configuration wrote has another key, one of another length is not loaded,
-and one whose checksum is wrong is none.
+A load returns the right block or a miss: a block of another configuration has another key, a block of another length is
+not loaded, and a block with a wrong checksum is a miss.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ if TYPE_CHECKING:
 logger = logging.getLogger("adit")
 
 PAGE = 4096
-# Targets that are files or block devices.
+# Prefixes of targets that are files or block devices.
 _FILES = ("uring", "psync")
-# Begins a target that is the socket of a server, in place of a device.
+# Prefix of a target that is the socket of a server.
 _SERVED = "serve:"
-# What targets begin with.
+# Prefixes of all targets.
 _KINDS = (*_FILES, "serve", "vfio", "vfio-user", "soft", "uring-cmd", "mmap", "null")
-# ctypes makes a type for each length and keeps it: one of each is enough.
+# ctypes creates and keeps a type for each length, so types are reused.
 _ARRAYS: dict[int, type[ctypes.Array[ctypes.c_ubyte]]] = {}
-# A store holds at least as many objects, at most as many in its one shard, and one for as many bytes unless told otherwise.
+# Minimum objects of a store, maximum objects of its one shard, and default bytes per object.
 _OBJECTS_MIN, _OBJECTS_MAX, _OBJECT_NBYTES = 4096, (1 << 26) - 1, 64 << 10
-# Seconds between messages about the same trouble.
+# Seconds between messages about the same kind of failure.
 _PATIENCE = 60.0
 
 
@@ -53,16 +53,16 @@ def version_of(package: str) -> str | None:
 def check_version(engine: str, found: str | None, tried: Sequence[str]) -> None:
     """Log a warning unless this version of the engine was tried.
 
-    Adapters call it before they import the engine, whose modules may be elsewhere in another version.
+    Adapters call this before they import the engine, whose modules may have moved in another version.
 
     Parameters
     ----------
     engine : str
-        Its name.
+        The engine's name.
     found : str or None
-        Its version, if it is known.
+        The engine's version, if known.
     tried : sequence of str
-        Those that the adapter is known to work with.
+        Versions with which the adapter was tested.
     """
     if found not in tried:
         known = ", ".join(tried)
@@ -83,20 +83,20 @@ def open_store(
     block_nbytes: int = _OBJECT_NBYTES,
     **options: Any,
 ) -> Store | Client:
-    """Open a store, and make it before if it is to be in a new file; or connect to one that another process serves.
+    """Open a store, formatting a new file first; or connect to a store that another process serves.
 
     Parameters
     ----------
     target : str, os.PathLike or list of them
-        The store's devices, or ``serve:`` and the socket of ``adit kv serve``. ``{rank}`` in it stands for the process's
+        The store's devices, or ``serve:`` and the socket of ``adit kv serve``. ``{rank}`` stands for the process's
         rank.
     size_gb : float
-        GiB of a new file. Files that are there, other devices, and the store of a server have to be formatted.
+        GiB of a new file. Existing files, other devices, and a served store must already be formatted.
     rank : int
         The process's rank.
     objects_max : int, optional
-        Number of objects that a new store holds. Default as many as there is room for if they are ``block_nbytes`` long,
-        and at least one for each 64 KiB.
+        Maximum number of objects of a new store. By default as many as fit at a length of ``block_nbytes``, and at
+        least one per 64 KiB.
     block_nbytes : int
         Length of the shortest objects that the engine stores often.
     **options
@@ -120,7 +120,7 @@ def open_store(
 
 
 def _text_of(target: _Target) -> str:
-    """Return a target as text. A path is that of a file or block device of the kernel's."""
+    """Return a target as text. A path means a file or block device reached through the kernel."""
     if isinstance(target, str):
         return target
     path = os.fspath(target)
@@ -132,7 +132,7 @@ def _text_of(target: _Target) -> str:
 
 
 def _looked_at(store: Client, targets: list[str]) -> Client:
-    """Log what damage to its journal cost a store that is served. One of this process logs that when it is opened."""
+    """Log losses of a served store by damage to its journal. This process's own store logs them when it is opened."""
     stats = store.stats()
     lost, outdated = stats["journal_lost_blocks"], stats["journal_outdated_objects"]
     if lost or outdated:
@@ -147,7 +147,7 @@ def _looked_at(store: Client, targets: list[str]) -> Client:
 
 
 def _bytes_of(size_gb: object) -> int:
-    """Return whole pages of a number of GiB, which comes from a configuration."""
+    """Return a configured number of GiB in bytes, rounded down to whole pages."""
     is_number = isinstance(size_gb, (int, float)) and not isinstance(size_gb, bool)
     if is_number and (size_gb == 0 or 0 < size_gb < float("inf")):  # type: ignore[operator]
         return int(size_gb * (1 << 30)) // PAGE * PAGE  # type: ignore[operator]
@@ -155,20 +155,20 @@ def _bytes_of(size_gb: object) -> int:
 
 
 def _new_file(target: str) -> str | None:
-    """Return the path of a target that is a file of the kernel's and is not there yet."""
+    """Return the path of a target that is a missing file."""
     kind, _, rest = target.partition(":")
     path = rest.split(",")[0]
     return path if kind in _FILES and not os.path.exists(path) else None
 
 
 def _objects(nbytes: int, block_nbytes: int) -> int:
-    """Return how many blocks there is room for. Each takes whole pages, and metadata 0.3 KB."""
+    """Return how many blocks fit. Each takes whole pages and 0.3 KB of metadata."""
     pages = -(-min(block_nbytes, _OBJECT_NBYTES) // PAGE)
     return min(max(nbytes // (max(pages, 1) * PAGE), _OBJECTS_MIN), _OBJECTS_MAX)
 
 
 def _format(targets: list[str], nbytes: int, objects_max: int, paths: list[str]) -> None:
-    """Make a store in new files, or no file: one that is there would not be formatted the next time."""
+    """Format a store in new files; on failure leave no file, because an existing one would not be formatted again."""
     try:
         Store.format(targets, size=nbytes, objects_max=objects_max)
     except Error:
@@ -184,16 +184,16 @@ def space(engine: str, **fields: object) -> bytes:
     Parameters
     ----------
     engine : str
-        Its name.
+        The engine's name.
     **fields
-        All that has to be equal for two blocks to be the same: model, type, rank, layout.
+        Everything that must be equal for blocks to be interchangeable: model, type, rank, layout.
     """
     text = json.dumps([engine, fields], sort_keys=True, separators=(",", ":"), default=str)
     return hashlib.sha256(text.encode()).digest()[:16]
 
 
 def overlay(address: int, nbytes: int) -> ctypes.Array[ctypes.c_ubyte]:
-    """Return memory of an engine's as a buffer. The engine keeps it alive."""
+    """Return an engine's memory as a buffer. The engine must keep it alive."""
     kind = _ARRAYS.get(nbytes)
     if kind is None:
         kind = _ARRAYS.setdefault(nbytes, ctypes.c_ubyte * nbytes)
@@ -201,7 +201,7 @@ def overlay(address: int, nbytes: int) -> ctypes.Array[ctypes.c_ubyte]:
 
 
 def register(store: Store | Client, address: int, nbytes: int) -> Region | None:
-    """Register an engine's memory, so far as it is whole pages.
+    """Register the whole pages of an engine's memory.
 
     Parameters
     ----------
@@ -212,8 +212,8 @@ def register(store: Store | Client, address: int, nbytes: int) -> Region | None:
     Returns
     -------
     Region or None
-        ``None`` if blocks are copied: of a connection always, as a server cannot share the pages of memory that is not
-        ``Client.allocate``'s; of a store if the system refuses, which is logged.
+        ``None`` if blocks are copied: always with a connection, because a server can share only memory of
+        ``Client.allocate``; with a store if the system refuses, which is logged.
     """
     if isinstance(store, Client):
         return None
@@ -234,7 +234,7 @@ def address_of(buffer: memoryview) -> int:
 
 
 def mapping_of(address: int) -> tuple[int, int] | None:
-    """Return the start and the length of the writable mapping that an address is in, unless it is a heap or a stack."""
+    """Return the start and length of the writable mapping around an address, unless it is a heap or a stack."""
     with open("/proc/self/maps", encoding="ascii", errors="replace") as maps:
         for line in maps:
             bounds, rights = line.split()[:2]
@@ -246,7 +246,7 @@ def mapping_of(address: int) -> tuple[int, int] | None:
 
 
 def register_around(store: Store | Client, buffer: memoryview, trouble: Trouble) -> Region | None:
-    """Register the mapping that a buffer is in; return ``None`` if that cannot be, which is logged."""
+    """Register the mapping around a buffer; return ``None`` if that fails, which is logged."""
     try:
         found = mapping_of(address_of(buffer))
         return register(store, *found) if found else None
@@ -256,7 +256,7 @@ def register_around(store: Store | Client, buffer: memoryview, trouble: Trouble)
 
 
 def close_regions(regions: list[Region], trouble: Trouble) -> None:
-    """Give registered memory back to its engine. What a request still uses goes back with the store's end."""
+    """Return registered memory to its engine. Memory in use by a request returns when the store closes."""
     while regions:
         try:
             regions.pop().close()
@@ -265,14 +265,14 @@ def close_regions(regions: list[Region], trouble: Trouble) -> None:
 
 
 class Trouble:
-    """Logs failures, each kind at most once a minute. A connection logs itself that its server is lost."""
+    """Logs failures, each kind at most once a minute. The loss of a server is logged by the connection itself."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._last: dict[type[Exception], float] = {}
 
     def log(self, what: str, why: Exception) -> None:
-        """Log that something failed, and why."""
+        """Log a failure with its reason."""
         if isinstance(why, LostError):
             return
         now = time.monotonic()
@@ -284,7 +284,7 @@ class Trouble:
 def each(
     store: Store | Client, submit: Callable[[Queue], int], trouble: Trouble, what: str
 ) -> list[Any]:
-    """Make one job and return its results; that of a request that failed is ``None``."""
+    """Run one job and return its results, with ``None`` for each failed request."""
     try:
         with store.queue() as queue:
             submit(queue)
@@ -302,7 +302,7 @@ def each(
 
 
 def are_all(results: list[Any], wanted: Iterable[object], count: int) -> list[bool]:
-    """Compare results with those of success; of a job that failed as a whole, all are failures."""
+    """Return for each result whether it is that of success; if the job failed as a whole, none is."""
     if not results:
         return [False] * count
     return [result == want for result, want in zip(results, wanted)]

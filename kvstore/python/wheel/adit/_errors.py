@@ -1,4 +1,4 @@
-"""Why a call failed. The text of each says what to do."""
+"""Exceptions of the store. Each text names the remedy."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ class Error(Exception):
     Attributes
     ----------
     index : int or None
-        Of a call with several keys, the position of the one that failed.
+        In a call with several keys, the position of the failed one.
     """
 
     index: int | None = None
@@ -28,11 +28,11 @@ class BadBufferError(Error, BufferError):
 
 
 class RefusedError(Error):
-    """The system refuses: rights or limits are missing, or another process has the device."""
+    """The system refuses: rights are missing, a limit is too low, or another process has the device."""
 
 
 class MediaError(Error):
-    """A device holds no store, one of another version, or other contents."""
+    """A device holds no store, a store of another version, or other contents."""
 
 
 class DeviceError(Error):
@@ -44,7 +44,7 @@ class DeadlineError(Error, TimeoutError):
 
 
 class FullError(Error):
-    """There is no room, and nothing may be evicted."""
+    """The store is full, and nothing may be evicted."""
 
 
 class NoSpaceError(FullError):
@@ -60,12 +60,12 @@ class DeclinedError(Error):
 
 
 class ConflictError(Error):
-    """A condition of a put or a removal, or the version that a read asked for, does not hold. Nothing was changed.
+    """The condition of a put, a removal or a read does not hold. Nothing was changed.
 
     Attributes
     ----------
     version : int or None
-        The version of the object that is there; ``None`` if there is none.
+        The version of the present object; ``None`` if there is none.
     """
 
     version: int | None = None
@@ -76,7 +76,7 @@ class ClosedError(Error):
 
 
 class LostError(Error, ConnectionError):
-    """The process that serves the store is gone. Its connections come back once it runs again."""
+    """The process that serves the store is gone. Connections return once it runs again."""
 
 
 class ForkedError(Error):

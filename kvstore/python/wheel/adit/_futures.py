@@ -1,4 +1,4 @@
-"""The calls of a store, or of a connection to one, as futures. One eventfd tells of all of them."""
+"""The calls of a store, or of a connection to one, as futures. One eventfd signals all of them."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ if TYPE_CHECKING:
 
     _Key: TypeAlias = bytes | str
 
-# About the bytes of values that are copied before others get their turn.
+# Approximate bytes of values copied before others get their turn.
 _TURN_NBYTES = 1 << 20
 
 F = TypeVar("F", bound="asyncio.Future[Any] | concurrent.futures.Future[Any]")
 
 
 class _Calls(Generic[F]):
-    """The calls that both kinds of futures have.
+    """The calls of both kinds of futures.
 
-    Each makes its requests at once and returns a future of what ``Store``'s call of the same name returns. Buffers have
-    to stay as they are until then. Futures of a connection end within its timeout, and with ``LostError`` if the server
-    is lost; later ones work once it is back.
+    Each makes its requests at once and returns a future of the result of ``Store``'s call with the same name. Buffers
+    must not change until then. Futures of a connection end within its timeout, and with ``LostError`` if the server is
+    lost; later ones work once it is back.
     """
 
     def __init__(self, store: Store | Client) -> None:
         self._store = repr(store)
         self._queue = store.queue()
         self._closed = False
-        # The threads of calls that have found it open and not made their requests yet: closing waits for them. They hold
-        # no lock meanwhile, so that the values of several threads are copied at once.
+        # Threads in calls that have passed the check for closing but not made their requests: closing waits for them.
+        # They hold no lock meanwhile, so that several threads copy values at once.
         self._asking: list[int] = []
         self._lock = threading.Lock()
         self._asked = threading.Condition(self._lock)
@@ -71,7 +71,7 @@ class _Calls(Generic[F]):
         return future
 
     def _shut(self) -> None:
-        """Refuse new calls, and wait until the others have made their requests."""
+        """Refuse new calls, and wait until calls in progress have made their requests."""
         with self._lock:
             if threading.get_ident() in self._asking:
                 raise InvalidError(
@@ -144,15 +144,15 @@ class _Calls(Generic[F]):
         return self._ask(False, self._queue.submit_get_into, keys, buffers)
 
     def exists(self, key: _Key) -> F:
-        """Ask whether an object exists."""
+        """Check whether an object exists."""
         return self._ask(True, self._queue.submit_exists, (key,))
 
     def exists_many(self, keys: Iterable[_Key]) -> F:
-        """Ask which objects exist."""
+        """Check which objects exist."""
         return self._ask(False, self._queue.submit_exists, keys)
 
     def lookup_prefix(self, keys: Iterable[_Key]) -> F:
-        """Ask how many objects exist before the first miss."""
+        """Count the objects before the first miss."""
         return self._ask(True, self._queue.submit_lookup_prefix, keys)
 
     def delete(self, key: _Key) -> F:
@@ -164,11 +164,11 @@ class _Calls(Generic[F]):
         return self._ask(False, self._queue.submit_delete, keys)
 
     def touch(self, key: _Key, ttl: float) -> F:
-        """Let an object expire after so many seconds."""
+        """Let an object expire after ``ttl`` seconds."""
         return self._ask(True, self._queue.submit_touch, (key,), ttl)
 
     def touch_many(self, keys: Iterable[_Key], ttl: float) -> F:
-        """Let several objects expire after so many seconds."""
+        """Let several objects expire after ``ttl`` seconds."""
         return self._ask(False, self._queue.submit_touch, keys, ttl)
 
     def commit(self) -> F:
@@ -178,7 +178,7 @@ class _Calls(Generic[F]):
     def _drain(self) -> None:
         for (future, is_one), results, failure in self._queue.drain(_TURN_NBYTES):
             if future.done():
-                continue  # It was cancelled.
+                continue  # The future was cancelled.
             if failure is not None:
                 future.set_exception(failure)
             else:
@@ -188,7 +188,7 @@ class _Calls(Generic[F]):
 class Futures(_Calls["concurrent.futures.Future[Any]"]):
     """A store's calls with futures of ``concurrent.futures``, returned by ``Store.futures`` and ``Client.futures``.
 
-    A thread of its own completes them and runs their callbacks. Leave the ``with`` statement, or call ``close``, to end
+    A separate thread completes them and runs their callbacks. Leave the ``with`` statement, or call ``close``, to end
     it.
     """
 
@@ -200,7 +200,7 @@ class Futures(_Calls["concurrent.futures.Future[Any]"]):
 
     def _make(self) -> concurrent.futures.Future[Any]:
         future: concurrent.futures.Future[Any] = concurrent.futures.Future()
-        # A request goes on once it is made, so its future cannot be cancelled.
+        # A request cannot be stopped once made, so its future cannot be cancelled.
         future.set_running_or_notify_cancel()
         return future
 
@@ -218,12 +218,12 @@ class Futures(_Calls["concurrent.futures.Future[Any]"]):
             self._drain()
 
     def close(self) -> None:
-        """Wait for the futures that are not done, and end the thread. Closing twice does nothing.
+        """Wait for pending futures, and end the thread. Closing twice does nothing.
 
         Raises
         ------
         InvalidError
-            If a callback of one of the futures closes them: it runs on the thread that would end.
+            If a callback of one of the futures calls it: callbacks run on the thread that would end.
         """
         if threading.current_thread() is self._thread:
             raise InvalidError(
@@ -231,7 +231,7 @@ class Futures(_Calls["concurrent.futures.Future[Any]"]):
                 "another thread"
             )
         self._shut()
-        # An earlier call may have ended by a signal, at any place.
+        # A signal may have ended an earlier call at any point.
         with self._lock:
             if self._stop >= 0:
                 os.eventfd_write(self._stop, 1)
@@ -254,10 +254,10 @@ class Futures(_Calls["concurrent.futures.Future[Any]"]):
 
 
 class Aio(_Calls["asyncio.Future[Any]"]):
-    """A store's calls with futures of the event loop that runs, returned by ``Store.aio`` and ``Client.aio``.
+    """A store's calls with futures of the running event loop, returned by ``Store.aio`` and ``Client.aio``.
 
-    They complete on the loop, without another thread. Values are copied in turns of about 1 MiB, between which the loop
-    serves others. Leave the ``async with`` statement, or await ``close``, before the loop ends.
+    They complete on the loop, without another thread. Values are copied about 1 MiB at a time, so that the loop serves
+    others in between. Leave the ``async with`` statement, or await ``close``, before the loop ends.
     """
 
     def __init__(self, store: Store | Client) -> None:
@@ -274,7 +274,7 @@ class Aio(_Calls["asyncio.Future[Any]"]):
         self._drained.set()
 
     async def close(self) -> None:
-        """Await the futures that are not done, and leave the loop. Closing twice does nothing.
+        """Await pending futures, and leave the loop. Closing twice does nothing.
 
         Raises
         ------
@@ -284,7 +284,7 @@ class Aio(_Calls["asyncio.Future[Any]"]):
         if asyncio.get_running_loop() is not self._loop:
             raise InvalidError("these futures belong to another event loop: close them there")
         self._shut()
-        # Requests go on whose futures were cancelled. If this call is cancelled, the loop completes the others still.
+        # Requests of cancelled futures continue. If this call is cancelled, the loop still completes the others.
         while len(self._queue) > 0:
             self._drained.clear()
             await self._drained.wait()

@@ -1,4 +1,4 @@
-"""What LMCache pins by its lookups: leases of the store, which end when all that a lookup found is given back."""
+"""LMCache's pins: leases of the store, one per lookup, released with the last pin of the lookup."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from ._adit import Client, Lease, Store
     from ._engine import Trouble
 
-# How long a pin lasts that LMCache does not take away.
+# Seconds after which a pin ends that LMCache does not remove.
 _SECONDS = 300.0
 
 
 @dataclass(eq=False)
 class _Lookup:
-    """The pins of one lookup, each of which LMCache takes away by itself."""
+    """The pins of one lookup. LMCache removes each separately."""
 
-    # None if the store had no room for it: nothing is kept then, and the pins are counted.
+    # None if the store had no room for a lease: objects are then not kept, and the pins are only counted.
     lease: Lease | None
     names: list[bytes]
     end: float
@@ -30,24 +30,24 @@ class _Lookup:
 
 
 class Pins:
-    """The pins of a store's objects. One is kept until it is given back as often as it was taken, or for minutes."""
+    """The pins of a store's objects. An object is kept until all its pins are given back, or for 5 minutes."""
 
     def __init__(self, store: Store | Client, trouble: Trouble) -> None:
         self._store, self._trouble = store, trouble
         self._lock = threading.Lock()
-        # By the store's key, in the order in which they are taken away.
+        # Pins by the store's key, in the order in which they are removed.
         self._pins: defaultdict[bytes, deque[_Lookup]] = defaultdict(deque)
-        # All of them, the oldest first.
+        # All lookups, oldest first.
         self._lookups: dict[_Lookup, None] = {}
 
     def __len__(self) -> int:
-        """Return how many objects are pinned."""
+        """Return the number of pinned objects."""
         return len(self._pins)
 
     def take(self, names: list[bytes]) -> int:
-        """Pin the objects before the first that is not there, and return how many these are.
+        """Pin the objects before the first missing one, and return their number.
 
-        If the store has no room for a lease they are counted, and may be evicted.
+        If the store has no room for a lease, pins are only counted, and the objects may be evicted.
         """
         try:
             return self.keep(names)
@@ -58,13 +58,13 @@ class Pins:
             return found
 
     def keep(self, names: list[bytes]) -> int:
-        """Pin as ``take`` does, or fail if the store has no room for a lease."""
+        """Pin like ``take``, but fail if the store has no room for a lease."""
         lease = self._store.lease(names, _SECONDS)
         self._count(lease, names[: lease.count])
         return lease.count
 
     def give_back(self, name: bytes) -> bool:
-        """Take one pin away; say whether there was one."""
+        """Remove one pin; return whether there was one."""
         lease = None
         with self._lock:
             if name not in self._pins:
@@ -81,7 +81,7 @@ class Pins:
         return True
 
     def close(self) -> None:
-        """Take all pins away."""
+        """Remove all pins."""
         with self._lock:
             lookups, self._lookups = self._lookups, {}
             self._pins.clear()
@@ -90,17 +90,17 @@ class Pins:
                 lookup.lease.release()
 
     def _count(self, lease: Lease | None, names: list[bytes]) -> None:
-        """Count a pin of each object, which a lease keeps."""
+        """Add a pin to each object, under a lease if there is one."""
         now = time.monotonic()
         new = _Lookup(lease, names, now + _SECONDS, len(names))
         with self._lock:
-            # Those that LMCache forgot have ended.
+            # Drop expired pins, which LMCache forgot.
             while self._lookups and (oldest := next(iter(self._lookups))).end < now:
                 self._drop(oldest)
             if names:
                 self._lookups[new] = None
             for name in names:
-                # Those without a lease go first: what the others keep, they keep for longer.
+                # Pins without a lease are removed first, so that leases last longer.
                 if lease is None:
                     self._pins[name].appendleft(new)
                 else:

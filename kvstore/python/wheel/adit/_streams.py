@@ -1,4 +1,4 @@
-"""Objects of any length as files: read in pieces, and put from files and iterators."""
+"""Reads objects of any length as files, in pieces, and puts them from files and iterators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class _Raw(io.RawIOBase):
-    """The bytes of an object, read when they are asked for and some MiB ahead."""
+    """The bytes of an object, read on demand and some MiB ahead."""
 
     def __init__(self, pieces: Pieces) -> None:
         self.pieces = pieces
@@ -47,10 +47,10 @@ class _Raw(io.RawIOBase):
 
 
 class Reader(io.BufferedReader):
-    """A file to read an object from, returned by ``Store.reader`` and ``Client.reader``.
+    """A file that reads an object, returned by ``Store.reader`` and ``Client.reader``.
 
-    It reads in pieces, so the object may be longer than the pool. All are of one version: once the object is replaced or
-    removed, reading raises ``ConflictError``.
+    It reads in pieces, so the object may be longer than the pool. All pieces are of one version: once the object is
+    replaced or removed, reading raises ``ConflictError``.
     """
 
     def __init__(self, pieces: Pieces) -> None:
@@ -61,7 +61,7 @@ class Reader(io.BufferedReader):
         return f"Reader({self._pieces!r})"
 
     def readinto(self, buffer: _Data, /) -> int:
-        """Read into a buffer or a tensor, which is filled unless the object ends before; return the bytes read."""
+        """Fill a buffer or a tensor, unless the object ends before; return the number of bytes read."""
         position = self.tell()
         read = self._pieces.readinto(position, buffer)
         self.seek(position + read)
@@ -81,7 +81,7 @@ class Reader(io.BufferedReader):
 
 
 def measured(source: Any) -> int | None:
-    """Return how many bytes a file has from where it is, or ``None`` if only its end will tell."""
+    """Return the number of bytes from a file's position to its end, or ``None`` if it is unknown before the end."""
     if not (hasattr(source, "read") and hasattr(source, "seekable") and source.seekable()):
         return None
     begin: int = source.tell()

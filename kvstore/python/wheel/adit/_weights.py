@@ -1,16 +1,16 @@
-"""Which weights a model's name stands for: keys have that beside the name.
+"""Identities of a model's weights, which keys contain in addition to the model's name.
 
 Another revision, and other weights at the same path, have another identity, so that KV of one is a miss for the other.
-The same files have the same identity on every machine, wherever they are and whatever their times say; but a snapshot of
+The same files have the same identity on every machine, wherever they are and whatever their times; but a snapshot of
 the Hub and a copy outside its cache (``--local-dir``) have different ones, and share no blocks.
 
 - **A snapshot in the cache of Hugging Face's Hub**: its commit.
 - **Another folder or file**: a hash of the configuration and the model's code, and of names, lengths and some hundred
-  pages of the weights, which lie at even distances in all files, one behind the other, and at each file's end. A
-  folder's sub-folders are not looked at, as engines load none.
+  pages of the weights, evenly spaced over the concatenated files, and each file's last. Sub-folders are ignored,
+  because engines load none.
 
-What lies between two pages is not read: other weights that are equal in every one of them have the same identity. Pages
-are ``size / 512`` apart, which is less than a layer, and fine-tuning changes whole layers.
+Bytes between two pages are not read: weights that differ only there have the same identity. Pages are ``size / 512``
+apart, which is less than a layer, and fine-tuning changes whole layers.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 logger = logging.getLogger("adit")
 
 _PAGE = 4096
-# Pages of all files of weights, one behind the other, that are read beside each file's last.
+# Pages read from the concatenated files of weights, besides each file's last.
 _PAGES = 512
-# Files of weights, entries of a folder and bytes of a configuration that are looked at.
+# Maximum files of weights, entries of a folder and bytes of a configuration that are read.
 _FILES_MAX, _ENTRIES_MAX, _WHOLE_NBYTES = 2048, 10_000, 1 << 20
-# Engines load the first kind that a folder has.
+# Kinds of weights, in the order of engines' preference: they load the first kind that a folder has.
 _KINDS = ((".safetensors",), (".bin", ".pt", ".pth"), (".gguf",))
-# Read in whole, as is a model's own code.
+# Files read entirely, like a model's own code.
 _WHOLE = ("config.json", "params.json", "hf_quant_config.json", "quant_config.json", "quantize_config.json")
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 _SNAPSHOT = re.compile(r"models--(?P<id>[^/]+)/snapshots/(?P<commit>[0-9a-f]{40})$")
@@ -48,9 +48,9 @@ _SPLIT = re.compile(r"-\d{5}-of-\d{5}\.gguf$")
 class Weights(NamedTuple):
     """A model's weights."""
 
-    # The model's name without what differs between machines: a folder's own name, or an id of the Hub.
+    # The model's name without machine-specific parts: a folder's own name, or an id of the Hub.
     label: str
-    # Of hexadecimal digits.
+    # Hexadecimal digits.
     identity: str
 
 
@@ -60,19 +60,19 @@ def of_engine(adapter: str, model: str, given: str | None, revision: str = "") -
     Parameters
     ----------
     adapter : str
-        Its name, for the log.
+        The adapter's name, for the log.
     model : str
         The engine's name of the model: a folder, a file, or an id of the Hub.
     given : str or None
-        What the user's configuration names in its place: a path, an id of the Hub, or an id, ``@`` and a revision.
-        Empty to use the name alone.
+        The name in the user's configuration instead: a path, an id of the Hub, or an id, ``@`` and a revision. Empty to
+        use only the model's name.
     revision : str
-        The revision of an id, if the engine tells it.
+        The revision of an id, if the engine provides it.
 
     Raises
     ------
     InvalidError
-        If the user's are not found.
+        If the weights that the user named are not found.
     """
     if given == "":
         return None
@@ -93,14 +93,14 @@ def of_engine(adapter: str, model: str, given: str | None, revision: str = "") -
             "find its blocks: give 'weights' (their folder, or id@revision), or a 'namespace' of their own",
             adapter,
             model,
-            # Without the frames that the error holds, which have the engine's memory.
+            # Drop the error's frames, which hold the engine's memory.
             str(why),
         )
         return None
 
 
 def of_file(path: str) -> str:
-    """Return the identity of a file of weights, and of those that it is split into."""
+    """Return the identity of a file of weights, including all its parts if it is split."""
     hashed = hashlib.sha256()
     _add_pages(hashed, _parts(path))
     return hashed.hexdigest()
@@ -133,7 +133,7 @@ def _find(adapter: str, model: str, revision: str) -> Weights:
 
 
 def _cache() -> str:
-    """Return the folder of the Hub's cache, as huggingface_hub finds it."""
+    """Return the folder of the Hub's cache, by the rules of huggingface_hub."""
     home = os.environ.get("XDG_CACHE_HOME") or os.path.join("~", ".cache")
     home = os.environ.get("HF_HOME") or os.path.join(home, "huggingface")
     named = os.environ.get("HF_HUB_CACHE") or os.environ.get("HUGGINGFACE_HUB_CACHE")
@@ -141,7 +141,7 @@ def _cache() -> str:
 
 
 def _commit(folder: str, revision: str) -> tuple[str, int]:
-    """Return the commit of a model's revision, and how many others the cache has."""
+    """Return the commit of a model's revision, and the number of other revisions in the cache."""
     snapshots = os.path.join(folder, "snapshots")
     try:
         there = [name for name in _names(snapshots) if _COMMIT.fullmatch(name)]
@@ -150,7 +150,7 @@ def _commit(folder: str, revision: str) -> tuple[str, int]:
     if _COMMIT.fullmatch(revision):
         commit = revision
     elif not revision and len(there) == 1:
-        # Whatever revision it is: engines load no other from here.
+        # The revision does not matter: engines load no other from here.
         (commit,) = there
     else:
         commit = _reference(folder, revision or "main")
@@ -201,7 +201,7 @@ def _names(folder: str) -> list[str]:
 
 
 def _parts(path: str) -> list[str]:
-    """Return the files that a file of weights is one of."""
+    """Return all parts of the weights that a file belongs to."""
     split = _SPLIT.search(path)
     if not split:
         return [path]
@@ -240,7 +240,7 @@ def _heading(path: str, size: int) -> bytes:
 
 
 def _places(size: int) -> Iterable[int]:
-    """Return where pages of so many bytes begin: at even distances, the first at the start and the last at the end."""
+    """Return evenly spaced offsets of pages, the first at the start and the last at the end."""
     if size <= _PAGES * _PAGE:
         return range(0, size, _PAGE)
     return [(size - _PAGE) * page // (_PAGES - 1) for page in range(_PAGES)]
@@ -248,7 +248,7 @@ def _places(size: int) -> Iterable[int]:
 
 @contextlib.contextmanager
 def _open(path: str) -> Iterator[tuple[int, int]]:
-    """Open a file, and tell its length. A pipe, whose other end nothing may have open, is an error at once."""
+    """Open a file and return it with its length. A pipe is an error at once, because opening it could block."""
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         found = os.fstat(file)

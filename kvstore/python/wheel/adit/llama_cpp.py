@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from ._adit import Region, _Target
 
 TRIED = ("0.3.36",)
-# Prompts are found by their first 8 and 16 tokens, and by each further 32.
+# Marks of prompts: their first 8 and 16 tokens, and each further 32.
 _SHORT = (8, 16)
 _STEP = 32
 # Token ids and how many of them count, rows and columns of the scores, whether these are kept, seed, bytes of
@@ -34,7 +34,7 @@ _HEADER = struct.Struct("<8s7Q")
 _MAGIC = b"aditllm2"
 _SEED = (1 << 64) - 1
 _MARK = struct.Struct("<Q32s")
-# What a sequence's state does not depend on; the rest of llama.cpp's settings of a context it may.
+# Settings of a context that a sequence's state does not depend on; it may depend on all others.
 _FREE = ("n_threads", "n_threads_batch", "no_perf", "offload_kqv", "op_offload", "defrag_thold")
 
 
@@ -52,12 +52,12 @@ class PromptCache:
     target : str, os.PathLike or list of them
         The store's devices, or ``serve:`` and the socket of ``adit kv serve``.
     model : Llama or str
-        The model that has made the states, or a text that names it and all its settings. Each model, context length,
-        type of KV and version of llama-cpp-python has prompts of its own.
+        The model that makes the states, or a text that identifies it and all its settings. Prompts are separate for
+        each model, context length, type of KV and version of llama-cpp-python.
     size_gb : float
         GiB of a new file.
     ttl : float, optional
-        Seconds that a prompt is kept.
+        Seconds for which a prompt is kept.
     **options
         As for ``adit.Store``, or for ``adit.connect``.
     """
@@ -71,7 +71,7 @@ class PromptCache:
         **options: Any,
     ) -> None:
         self._space = _space_of(model)
-        # llama-cpp-python fills the scores with `logits_all` only: without it they are memory of anything.
+        # llama-cpp-python fills the scores only with `logits_all`: otherwise they are uninitialized memory.
         self._keeps_scores = bool(getattr(model, "_logits_all", True))
         self.store = _engine.open_store(target, size_gb, **options)
         self._ttl = ttl
@@ -79,7 +79,7 @@ class PromptCache:
         self._lock = threading.Lock()
         self._memory: mmap.mmap | memoryview | None = None
         self._region: Region | None = None
-        # How often the connection had connected when its memory was made.
+        # `times_connected` when the memory was allocated.
         self._connected = 0
 
     @property
@@ -88,7 +88,7 @@ class PromptCache:
         return self.store.stats()["used_bytes"]
 
     def __contains__(self, key: Sequence[int]) -> bool:
-        """Say whether a prompt with the same beginning is known."""
+        """Return whether a prompt with the same beginning is known."""
         try:
             found = self._candidates(_tokens(key))
             return any(self.store.exists(name) for _, name, _ in found)
@@ -102,14 +102,14 @@ class PromptCache:
         Raises
         ------
         KeyError
-            If there is none, or it cannot be read.
+            If no such state exists, or it cannot be read.
         """
         tokens = _tokens(key)
         with self._lock:
             try:
                 for length, name, nbytes in self._candidates(tokens):
                     state = self._load(name, nbytes)
-                    # The mark may be another prompt's, by its hash or after an eviction.
+                    # The mark may belong to another prompt, by a hash collision or after an eviction.
                     if state is None:
                         continue
                     if _shared(state.input_ids[: state.n_tokens], tokens) >= length:
@@ -119,8 +119,8 @@ class PromptCache:
         raise KeyError("no prompt with this beginning is in the store")
 
     def __setitem__(self, key: Sequence[int], value: Any) -> None:
-        """Keep the state of a prompt. If there is no room for it, that is logged."""
-        # A completion's last token is sampled and not computed: the state is that of the tokens before it.
+        """Keep the state of a prompt. A lack of room is logged."""
+        # A completion's last token is sampled but not computed: the state covers only the tokens before it.
         tokens = _tokens(key)
         tokens = tokens[: _shared(value.input_ids[: value.n_tokens], tokens)]
         with self._lock:
@@ -150,12 +150,12 @@ class PromptCache:
         if not is_stored:
             return
         mark = _MARK.pack(nbytes, _digest(tokens))
-        # One by one: of many that are put together, the store may decline those that seem to be of no use.
+        # Put one by one, because the store may decline objects of a batch as useless.
         for _, key in marks:
             self.store.put(key, mark, ttl=self._ttl)
 
     def _candidates(self, tokens: np.ndarray[Any, Any]) -> Iterator[tuple[int, bytes, int]]:
-        """Return known prompts, those with the longest marks first: the mark's tokens, and the state's key and bytes."""
+        """Return known prompts, longest marks first: the mark's tokens, and the state's key and bytes."""
         marks = list(_marks(self._space, tokens))
         seen = set()
         found = self.store.get_many([key for _, key in marks]) if marks else []
@@ -178,12 +178,12 @@ class PromptCache:
             yield memory[:nbytes]
         except BaseException as why:
             if isinstance(self.store, Client) or not isinstance(why, Error):
-                # The drive may still use it, after the deadline or a signal: it is given up, and stays mapped until then.
+                # After the deadline or a signal, the drive may still use the memory: abandon it, but leave it mapped.
                 self._memory = self._region = None
             raise
 
     def _room(self, nbytes: int) -> memoryview:
-        """Return memory that the devices know for a state, which may be longer than the store's pool."""
+        """Return registered memory for a state, which may be longer than the store's pool."""
         connected = self.store.times_connected if isinstance(self.store, Client) else 0
         if self._memory is None or len(self._memory) < nbytes or self._connected != connected:
             self._release()
@@ -222,7 +222,7 @@ def _marks(space: bytes, tokens: np.ndarray[Any, Any]) -> Iterator[tuple[int, by
 
 
 def _shared(mine: Any, theirs: np.ndarray[Any, Any]) -> int:
-    """Return how many tokens two prompts have in common at their beginning."""
+    """Return the length of two prompts' common prefix, in tokens."""
     mine = _tokens(mine)
     count = min(len(mine), len(theirs))
     differ = np.flatnonzero(mine[:count] != theirs[:count])
@@ -242,7 +242,7 @@ def _encode(state: Any, keeps_scores: bool) -> list[bytes]:
 
 
 def _decode(memory: memoryview) -> Any:
-    """Return the state, or ``None`` if the bytes are none."""
+    """Return the state, or ``None`` if the bytes do not encode one."""
     from llama_cpp.llama import LlamaState
 
     if len(memory) < _HEADER.size:
@@ -306,7 +306,7 @@ def _content(path: str) -> str | None:
 
 
 def _settings(context: Any) -> dict[str, str]:
-    """Return the numbers among a context's settings, but those that change no state."""
+    """Return the numeric settings of a context, except those that do not affect its state."""
     names = [name for name, *_ in context._fields_ if name not in _FREE]
     values = {name: getattr(context, name) for name in names}
     return {name: str(value) for name, value in values.items() if isinstance(value, (int, float))}

@@ -23,23 +23,23 @@ if TYPE_CHECKING:
 
 TRIED = ("0.5.6", "0.5.7rc2")
 _NAME = "adit.lmcache"
-# The longest name of a tenant, and key, in bytes.
+# Maximum bytes of a tenant's name, and of a key.
 _TENANT_BYTES = 64
 _KEY_BYTES = 512
-# Begins the weights' identity in a key, of which so many digits are enough for weights under one name.
+# Prefix of the weights' identity in a key; this many digits suffice for weights under one name.
 _MARK, _DIGITS = "#", 16
-# Begins what LMCache adds to a model's name for decode context parallelism.
+# Prefix of LMCache's addition to a model's name for decode context parallelism.
 _LAYOUT = "##lmcache-"
 
 
 _found = _engine.version_of("lmcache")
-# The contract needs no module of LMCache's.
+# The contract needs no module of LMCache.
 if _found is not None:
     _engine.check_version("LMCache", _found, TRIED)
 
 
 class Keys:
-    """The store's keys of LMCache's, which are text: the model, ``@``, and what tells its blocks apart.
+    """Converts LMCache's keys to the store's, which are text: the model, ``@``, and the fields that identify a block.
 
     Parameters
     ----------
@@ -51,12 +51,12 @@ class Keys:
         self._start = f"lmcache/{namespace}/"
         self._is_given = weights is not None
         self._given = _weights.of_engine(_NAME, "", weights) if self._is_given else None
-        # By model, as LMCache names it.
+        # Weights by LMCache's name of the model.
         self._starts: dict[str, str] = {}
 
     @property
     def start(self) -> bytes:
-        """What all keys begin with, but long ones."""
+        """The prefix of all keys except long ones."""
         return self._start.encode()
 
     def of(self, texts: Iterable[str]) -> list[bytes]:
@@ -64,7 +64,7 @@ class Keys:
         return [self._key(text) for text in texts]
 
     def text(self, key: bytes) -> str | None:
-        """Return LMCache's key, unless it is too long to be kept, or that of other weights."""
+        """Return LMCache's key, unless it is hashed for its length, or is of other weights."""
         text = key[len(self.start) :].decode(errors="replace")
         if text.startswith(_MARK):
             text = text.partition("/")[2]
@@ -76,12 +76,12 @@ class Keys:
         key = (start + text).encode()
         if len(key) <= _KEY_BYTES:
             return key
-        # A long model name: what follows it is kept, and its place taken by its hash.
+        # Replace a long model name by its hash, and keep the rest.
         digest = hashlib.sha256((start + model).encode()).hexdigest()
         shorter = f"lmcache-long/{digest}/{rest}".encode()
         if len(shorter) <= _KEY_BYTES:
             return shorter
-        # A long salt, which comes with a request.
+        # Hash everything if the salt, which comes with a request, is long.
         return f"lmcache-long/{hashlib.sha256(key).hexdigest()}".encode()
 
     def _start_of(self, model: str) -> str:
@@ -96,7 +96,7 @@ class Keys:
 
 
 class _Job:
-    """A batch of LMCache's, which is one job of the queue for each tenant."""
+    """A batch of LMCache, with one job of the queue per tenant."""
 
     def __init__(self, count: int) -> None:
         self.left = 1
@@ -114,19 +114,19 @@ class Connector:
     size_gb : float
         GiB of a new file.
     namespace : str
-        What LMCache's keys do not tell: the KV type and the layout, such as ``"bf16"``. Servers with different ones do
+        The KV's type and layout, which LMCache's keys lack, such as ``"bf16"``. Servers with different namespaces do
         not see each other's blocks.
     tenants : bool
-        Whether each model is a tenant of the store, for quotas and counters. Of a store that is served, all blocks are
-        the tenant's that the option ``tenant`` names.
+        Whether each model is a tenant of the store, for quotas and counters. In a served store, all blocks belong to
+        the tenant that the option ``tenant`` names.
     register_l1 : bool
-        Whether to register LMCache's memory with the first buffer of it, so that blocks are not copied. Has no effect on
-        a store that is served.
+        Whether to register LMCache's memory at its first buffer, so that blocks are not copied. Has no effect on a
+        served store.
     weights : str, optional
-        Where the model's weights are, if LMCache's name of the model does not say that, or not their revision: a
-        folder, a file, or ``id@revision`` of the Hub's cache. Empty to have the model's name alone in the keys.
+        The place of the model's weights, if LMCache's name of the model does not give it or their revision: a folder, a
+        file, or ``id@revision`` of the Hub's cache. Empty to put only the model's name in the keys.
     objects_max : int, optional
-        Number of blocks that a new file holds, one for each 64 KiB by default: LMCache does not tell how long they are.
+        Maximum number of blocks of a new file; by default one per 64 KiB, because LMCache does not tell their length.
     **options
         As for ``adit.Store``, or for ``adit.connect``.
     """
@@ -153,7 +153,7 @@ class Connector:
         self._lock = threading.Lock()
 
     def event_fd(self) -> int:
-        """Return the eventfd, which is readable when batches have ended."""
+        """Return the eventfd, which is readable once batches have ended."""
         return self._queue.event_fd()
 
     def submit_batch_get(self, keys: Sequence[str], memoryviews: Sequence[memoryview]) -> int:
@@ -182,7 +182,7 @@ class Connector:
                 except Error as why:
                     if begun == 0:
                         raise
-                    # LMCache keeps the memory of what has begun until the batch ends.
+                    # LMCache keeps the memory of begun requests until the batch ends.
                     job.error = job.error or str(why)
                 else:
                     begun += 1
@@ -190,14 +190,14 @@ class Connector:
         return number
 
     def submit_batch_exists(self, keys: Sequence[str]) -> int:
-        """Ask which blocks there are."""
+        """Check which blocks exist."""
         with self._batch(len(keys)) as number:
             token = (number, "exists", range(len(keys)), None)
             self._queue.submit_exists(self.keys.of(keys), token=token)
         return number
 
     def submit_batch_delete(self, keys: Sequence[str]) -> int:
-        """Remove blocks. One that the store has evicted before counts as removed."""
+        """Remove blocks. A block already evicted counts as removed."""
         with self._batch(len(keys)) as number:
             token = (number, "delete", range(len(keys)), None)
             self._queue.submit_delete(self.keys.of(keys), token=token)
@@ -209,8 +209,8 @@ class Connector:
         Returns
         -------
         list of tuple
-            The number of each, whether all of it succeeded, the first error, and the result for each key. Misses,
-            and blocks that the store declined, are no errors.
+            For each batch its number, whether all of it succeeded, the first error, and the result for each key. Misses
+            and declined blocks are not errors.
         """
         completions: list[tuple[int, bool, str, list[bool] | None]] = []
         with self._lock:
@@ -249,7 +249,7 @@ class Connector:
 
     @contextlib.contextmanager
     def _batch(self, count: int) -> Iterator[int]:
-        """Give a batch its number, under the lock; if its requests are refused, it never was."""
+        """Number a batch under the lock and submit it; if its requests are refused, drop it."""
         with self._lock:
             self._next += 1
             number = self._next
@@ -266,7 +266,7 @@ class Connector:
         try:
             self._queue.submit_put(keys, values, token=token, tenant=tenant)
         except InvalidError as why:
-            # There are 255 tenants at most.
+            # A store has at most 255 tenants.
             self._trouble.log(f"making a tenant of {tenant!r}", why)
             self._queue.submit_put(keys, values, token=token)
 
@@ -279,7 +279,7 @@ class Connector:
         return hashlib.sha256(model.encode()).hexdigest()
 
     def _see(self, buffers: Sequence[memoryview]) -> None:
-        """Register the memory that buffers are in, once."""
+        """Register the memory around buffers, once."""
         if not self._register_l1 or not buffers:
             return
         self._register_l1 = False

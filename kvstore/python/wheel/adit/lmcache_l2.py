@@ -1,10 +1,10 @@
-"""LMCache: a store as an L2 adapter of the multi-process server that says where it is, and keeps what was looked up.
+"""LMCache: a store as an L2 adapter of the multi-process server, with memory tags and leases for lookups.
 
 ``{"type": "plugin", "module_path": "adit.lmcache_l2", "class_name": "AditAdapter",
 "adapter_params": {"target": "uring:/data/kv.img", "size_gb": 100}}``
 
-Its keys are those of ``adit.lmcache.Connector``: each finds what the other has stored. From 0.5.7 on, LMCache takes a
-store behind ``native_plugin`` for remote; this one is local, unless the adapter's configuration says ``"shared": true``.
+Its keys are those of ``adit.lmcache.Connector``: each finds the other's blocks. From 0.5.7 on, LMCache considers a
+store behind ``native_plugin`` remote; this one is local, unless the adapter's configuration has ``"shared": true``.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from lmcache.v1.distributed.l2_adapters.base import AdapterUsage, L2AdapterInter
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    # Takes what a batch of the connector has ended with: whether all of it succeeded, and the result for each key.
+    # Takes the result of a connector's batch: whether all of it succeeded, and the result for each key.
     _End = Callable[[bool, list[bool]], None]
 
 
-# Blocks that the store is asked for with each one that it stored.
+# Number of known blocks checked for each stored one.
 CHECKED = 2
 
 
 class _Done:
-    """Tasks of a kind that have ended, and the eventfd that says so."""
+    """Ended tasks of one kind, and the eventfd that signals them."""
 
     def __init__(self) -> None:
         self.event = _eventfd()
@@ -51,7 +51,7 @@ class _Done:
     def add(self, number: int, result: Any) -> None:
         with self._lock:
             self._results[number] = result
-            # Once it is closed, the number may be another file's.
+            # Once the eventfd is closed, its number may belong to another file.
             if self.event >= 0:
                 os.eventfd_write(self.event, 1)
 
@@ -73,12 +73,12 @@ class _Done:
 class AditAdapter(L2AdapterInterface):
     """The L2 adapter.
 
-    A thread of its own ends tasks: it fills in their results, tells LMCache's listeners, and writes the eventfd.
+    A separate thread ends tasks: it fills in their results, calls LMCache's listeners, and signals the eventfd.
 
     Parameters
     ----------
     params : dict
-        Those of ``Connector``. And ``max_capacity_gb``: GiB above which LMCache's own eviction removes blocks, if
+        Those of ``Connector``, and ``max_capacity_gb``: GiB above which LMCache's own eviction removes blocks, if
         ``eviction`` is configured. The store evicts by itself when it is full.
     l1_memory_desc : L1MemoryDesc, optional
         LMCache's memory, which ``register_l1`` registers.
@@ -95,12 +95,12 @@ class AditAdapter(L2AdapterInterface):
         if memory is not None:
             self._connector.register(memory.ptr, memory.size)
         self._stored, self._found, self._loaded = _Done(), _Done(), _Done()
-        # By the number of the connector's batch; the lock is held while it gets one.
+        # By the number of the connector's batch; the lock is held while a batch gets its number.
         self._ends: dict[int, _End] = {}
         self._lock = threading.Lock()
         self._number = 0
-        # The bytes that LMCache counts of each block that it knows as stored, and the task that stored it last, until
-        # it hears that the block is gone. Those that were not asked for lately come first.
+        # For each block that LMCache knows as stored, the bytes that it counts and the last task that stored it, until
+        # the block's removal is reported. Blocks not checked recently come first.
         self._known: dict[Any, tuple[int, int]] = {}
         self._is_closed = False
         self._closing = _eventfd()
@@ -120,8 +120,8 @@ class AditAdapter(L2AdapterInterface):
         return self._loaded.event
 
     def get_memory_tags(self) -> Any:
-        """Say what the blocks are kept on: storage, of this machine unless the configuration says that it is shared."""
-        # LMCache's from 0.5.7 on, which alone asks.
+        """Return the tags of the blocks' medium: storage, local unless the configuration says that it is shared."""
+        # The module exists from LMCache 0.5.7 on, which alone calls this.
         from lmcache.v1.distributed.api import MemoryResidency, MemorySegment, MemoryTags
 
         residency = MemoryResidency.REMOTE if self._shared else MemoryResidency.LOCAL
@@ -151,7 +151,7 @@ class AditAdapter(L2AdapterInterface):
         return self._stored.take_all()
 
     def submit_lookup_and_lock_task(self, keys: list[Any], group_layout_descs: dict[int, Any]) -> int:
-        """Ask which blocks there are, and keep these from eviction until they are unlocked, for minutes at most."""
+        """Check which blocks exist, and lease them until they are unlocked, for at most 5 minutes."""
         number = self._next()
 
         def end(_: bool, are_there: list[bool]) -> None:
@@ -165,12 +165,12 @@ class AditAdapter(L2AdapterInterface):
         return self._found.take(task_id)
 
     def submit_unlock(self, keys: list[Any]) -> None:
-        """Take one lock of each block away."""
+        """Remove one lock from each block."""
         for name in self._names(keys):
             self._pins.give_back(name)
 
     def submit_load_task(self, keys: list[Any], objects: list[Any]) -> int:
-        """Read blocks. One that is gone, damaged or of another length is a miss, and the others are read."""
+        """Read blocks. Blocks that are missing, damaged or of another length are misses."""
         number = self._next()
 
         def end(_: bool, are_read: list[bool]) -> None:
@@ -190,7 +190,7 @@ class AditAdapter(L2AdapterInterface):
         return self._loaded.take(task_id)
 
     def delete(self, keys: list[Any]) -> None:
-        """Remove blocks, and tell LMCache so, also of those that the store has evicted: else it asks for ever."""
+        """Remove blocks, and report them to LMCache even if already evicted, because it would ask forever."""
         keys = list(dict.fromkeys(keys))
         try:
             were_there = self.store.delete_many(self._names(keys))
@@ -208,7 +208,7 @@ class AditAdapter(L2AdapterInterface):
     def list_l2_keys(
         self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None
     ) -> Any:
-        """Return some of the blocks, of one model or all, and where to go on. Keys too long to be kept are left out."""
+        """Return some of the blocks, of one model or all, and where to continue. Omits keys hashed for their length."""
         if page_size <= 0:
             raise ValueError(f"page_size is {page_size}: give a number above 0")
         at, skip = _place(cursor)
@@ -226,7 +226,7 @@ class AditAdapter(L2AdapterInterface):
             at, skip = then, 0
 
     def get_usage(self) -> Any:
-        """Return the bytes that were stored since the start, but no more than the store has after its own evictions."""
+        """Return the bytes stored since the start, but at most those that the store still has."""
         usage: AdapterUsage = super().get_usage()
         try:
             used = min(usage.total_bytes_used, self.store.stats()["used_bytes"])
@@ -269,7 +269,7 @@ class AditAdapter(L2AdapterInterface):
             return self._number
 
     def _counted(self, keys: list[Any], new: list[int], number: int) -> list[int]:
-        """Return how many bytes of new blocks LMCache does not count yet: those that the store has evicted it does."""
+        """Return the bytes of blocks that LMCache does not count yet. It still counts blocks that the store evicted."""
         counted = []
         with self._lock:
             for key, nbytes in zip(keys, new):
@@ -279,10 +279,10 @@ class AditAdapter(L2AdapterInterface):
         return counted
 
     def _ask_for_oldest(self, count: int) -> None:
-        """Ask for so many blocks, and tell LMCache of those that the store has evicted.
+        """Check some of the oldest known blocks, and report those that the store has evicted to LMCache.
 
-        Else this and LMCache would keep the keys of all blocks that there ever were. As more are asked for than stored,
-        there are some more than the store has.
+        Otherwise LMCache and this adapter would keep the keys of all blocks ever stored. More blocks are checked than
+        stored, so the known ones exceed those in the store only a little.
         """
         with self._lock:
             asked = dict(itertools.islice(self._known.items(), count))
@@ -293,7 +293,7 @@ class AditAdapter(L2AdapterInterface):
             gone = {}
             with self._lock:
                 for (key, known), is_there in zip(asked.items(), are_there):
-                    # One that was stored since is there again.
+                    # A block stored since exists again.
                     if is_good and not is_there and self._known.get(key) == known:
                         gone[key] = self._known.pop(key)[0]
             self._tell_gone(gone)
@@ -302,7 +302,7 @@ class AditAdapter(L2AdapterInterface):
         self._begin(end, len(keys), self._connector.submit_batch_exists, _texts(keys))
 
     def _tell_gone(self, gone: dict[Any, int]) -> None:
-        """Tell LMCache of blocks that are gone, with the bytes that it counts of each."""
+        """Report removed blocks to LMCache, with the bytes that it counts for each."""
         if gone:
             self._notify_keys_deleted(list(gone), list(gone.values()))
 
@@ -310,10 +310,10 @@ class AditAdapter(L2AdapterInterface):
         return self._connector.keys.of(_texts(keys))
 
     def _begin(self, end: _End, count: int, submit: Callable[..., int], *arguments: object) -> None:
-        """Submit a batch of so many keys to the connector; if it refuses it, it has ended without success."""
+        """Submit a batch of ``count`` keys to the connector; a refused batch counts as failed."""
         try:
             with self._lock:
-                # What has begun goes on, on that thread.
+                # A begun batch continues on that thread.
                 if self._is_closed and threading.current_thread() is not self._thread:
                     raise ClosedError("the adapter is closed")
                 self._ends[submit(*arguments)] = end
@@ -337,11 +337,11 @@ class AditAdapter(L2AdapterInterface):
                 try:
                     end(is_good, results or [])
                 except Exception as why:
-                    # A listener's, of LMCache: the next tasks have to end.
+                    # A listener of LMCache failed; further tasks must still end.
                     self._trouble.log("ending a task", why)
 
     def _lock_those(self, names: list[bytes], are_there: list[bool]) -> list[bool]:
-        """Lock the blocks that are there, and say of each whether it is."""
+        """Lock the existing blocks, and return for each whether it exists."""
         locked = [False] * len(names)
         rest = [place for place, is_there in enumerate(are_there) if is_there]
         try:
@@ -349,7 +349,7 @@ class AditAdapter(L2AdapterInterface):
                 count = self._pins.take([names[place] for place in rest])
                 for place in rest[:count]:
                     locked[place] = True
-                # The next was evicted since the store was asked.
+                # The next block was evicted since the check.
                 rest = rest[count + 1 :]
         except Error as why:
             self._trouble.log("locking blocks", why)
@@ -361,7 +361,7 @@ def _eventfd() -> int:
 
 
 def _texts(keys: Sequence[Any]) -> list[str]:
-    """Return keys as LMCache gives them to native connectors."""
+    """Return keys in LMCache's form for native connectors."""
     return [_text(key) for key in keys]
 
 
@@ -371,7 +371,7 @@ def _text(key: Any) -> str:
 
 
 def _object_key(text: str | None) -> Any:
-    """Return LMCache's key of such a text, or ``None``."""
+    """Return LMCache's key for a native connector's text, or ``None``."""
     parts = (text or "").split("@")
     try:
         model, rank, group, chunk, *salt = parts
@@ -381,7 +381,7 @@ def _object_key(text: str | None) -> Any:
 
 
 def _place(cursor: str | None) -> tuple[int, int]:
-    """Return where to go on: the store's cursor, and how many of its objects to leave out."""
+    """Return the position to continue at: the store's cursor, and the number of its objects to skip."""
     if cursor is None:
         return 0, 0
     places = re.fullmatch(r"([0-9]{1,19})\.([0-9]{1,19})", cursor)

@@ -1,4 +1,4 @@
-"""LMCache in the engine's process: a store as a storage plug-in of the cache engine that runs inside a worker.
+"""LMCache in the engine's process: a store as a storage plug-in of the cache engine in each worker.
 
 ``storage_plugins: [adit]`` and, in ``extra_config``, ``storage_plugin.adit.module_path: adit.lmcache_plugin``,
 ``storage_plugin.adit.class_name: AditBackend``, ``adit: {target: "uring:/data/kv-{rank}.img", size_gb: 100}``
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ._adit import Region
 
-# The longest of LMCache's keys that is kept as text, in bytes: the key space comes before it.
+# Maximum bytes of an LMCache key that is kept as text, behind the key space.
 _TEXT_BYTES = _KEY_BYTES - 16
 
 
@@ -38,14 +38,14 @@ class AditBackend(StoragePluginInterface):
     Parameters
     ----------
     config, metadata, local_cpu_backend, loop, dst_device
-        LMCache's. ``config.extra_config["adit"]`` has ``target``, and may have ``size_gb``, ``objects_max``,
-        ``namespace``, ``weights`` (where the model's weights are, as for ``Connector``), ``register_l1`` and the
+        LMCache's arguments. ``config.extra_config["adit"]`` has ``target``, and may have ``size_gb``, ``objects_max``,
+        ``namespace``, ``weights`` (the place of the model's weights, as for ``Connector``), ``register_l1`` and the
         options of ``adit.Store``. ``{rank}`` in the target stands for the worker's number.
 
     Raises
     ------
     ValueError
-        If the configuration cannot work; the text says what to change.
+        If the configuration cannot work; the text names the remedy.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class AditBackend(StoragePluginInterface):
         return "AditBackend"
 
     def contains(self, key: Any, pin: bool = False) -> bool:
-        """Say whether a chunk is there, and keep it there if it is pinned."""
+        """Return whether a chunk exists, and pin it if requested."""
         return self.batched_contains([key], pin) == 1
 
     def batched_contains(self, keys: Sequence[Any], pin: bool = False) -> int:
@@ -110,7 +110,7 @@ class AditBackend(StoragePluginInterface):
         return await asyncio.to_thread(self.batched_contains, keys, pin)
 
     def exists_in_put_tasks(self, key: Any) -> bool:
-        """Say whether a chunk is being stored."""
+        """Return whether a chunk is being stored."""
         with self._lock:
             return key in self._storing
 
@@ -121,7 +121,7 @@ class AditBackend(StoragePluginInterface):
         transfer_spec: Any = None,
         on_complete_callback: Callable[[Any], None] | None = None,
     ) -> list[Future[Any]] | None:
-        """Store chunks, but those that are there already or on their way."""
+        """Store chunks, except those that exist or are being stored."""
         chunks: dict[Any, Any] = {}
         try:
             self._hold_new(keys, objs, chunks)
@@ -143,18 +143,18 @@ class AditBackend(StoragePluginInterface):
         return self.batched_get_blocking([key])[0]
 
     def batched_get_blocking(self, keys: Sequence[Any]) -> list[Any]:
-        """Read chunks up to the first that is not there; return ``None`` for it and all after it."""
+        """Read chunks up to the first missing one; return ``None`` for it and all after it."""
         loaded = self._load(keys)
         return loaded + [None] * (len(keys) - len(loaded))
 
     async def batched_get_non_blocking(
         self, lookup_id: str, keys: Sequence[Any], transfer_spec: Any = None
     ) -> list[Any]:
-        """Read chunks up to the first that is not there."""
+        """Read chunks up to the first missing one."""
         return await asyncio.to_thread(self._load, keys)
 
     def pin(self, key: Any) -> bool:
-        """Keep a chunk from eviction, for minutes at most, until it is unpinned as often as it was pinned."""
+        """Keep a chunk from eviction until it is unpinned as often as it was pinned, for at most 5 minutes."""
         try:
             return self._pins.keep(self._names([key])) == 1
         except Error as why:
@@ -162,15 +162,15 @@ class AditBackend(StoragePluginInterface):
             return False
 
     def unpin(self, key: Any) -> bool:
-        """Take one pin away; say whether there was one. Without pins a chunk may be evicted."""
+        """Remove one pin; return whether there was one. A chunk without pins may be evicted."""
         return self._pins.give_back(*self._names([key]))
 
     def remove(self, key: Any, force: bool = True) -> bool:
-        """Remove a chunk; say whether it was there."""
+        """Remove a chunk; return whether it existed."""
         return self.batched_remove([key], force) == 1
 
     def batched_remove(self, keys: Sequence[Any], force: bool = True) -> int:
-        """Remove chunks; return how many were there."""
+        """Remove chunks; return how many existed."""
         names = self._names(keys)
         for name in names:
             while self._pins.give_back(name):
@@ -182,11 +182,11 @@ class AditBackend(StoragePluginInterface):
             return 0
 
     def get_allocator_backend(self) -> Any:
-        """Return LMCache's CPU backend, whose memory chunks are read into."""
+        """Return LMCache's CPU backend, which provides the memory for reads."""
         return self.local_cpu_backend
 
     def close(self) -> None:
-        """Wait for what is being stored, and close the store."""
+        """Wait for puts in progress, and close the store."""
         try:
             self._futures.close()
             self._pins.close()
@@ -211,7 +211,7 @@ class AditBackend(StoragePluginInterface):
     def _hold_new(
         self, keys: Sequence[Any], objs: Sequence[Any], chunks: dict[Any, Any]
     ) -> None:
-        """Add to ``chunks`` those that are to be stored, which LMCache keeps in memory until ``_forget``."""
+        """Add chunks to store to ``chunks``; LMCache keeps them in memory until ``_forget``."""
         are_there = self.store.exists_many(self._names(keys))
         with self._lock:
             for key, chunk, is_there in zip(keys, objs, are_there):
@@ -221,7 +221,7 @@ class AditBackend(StoragePluginInterface):
                     chunks[key] = chunk
 
     def _is_other(self, chunk: Any) -> bool:
-        """Say whether a chunk is laid out in another way than chunks are read."""
+        """Return whether a chunk's layout differs from the one for reads."""
         if chunk.get_memory_format() == self._format:
             return False
         self._trouble.log("storing a chunk", ValueError(f"its layout is not {self._format}"))
@@ -249,7 +249,7 @@ class AditBackend(StoragePluginInterface):
         try:
             tell(key)
         except Exception as why:
-            # It is LMCache's, and the others are still to be told of.
+            # A callback of LMCache failed; the others must still be called.
             self._trouble.log("LMCache's callback", why)
 
     def _load(self, keys: Sequence[Any]) -> list[Any]:
@@ -283,7 +283,7 @@ class AditBackend(StoragePluginInterface):
         return self.local_cpu_backend.allocate(shapes, dtypes, self._format, busy_loop=False)
 
     def _fit(self, chunk: Any, length: int | None) -> Any:
-        """Return what was read as a chunk of as many tokens as it has, or ``None``. The last of a prompt has fewer."""
+        """Return the bytes read as a chunk of as many tokens, or ``None``. A prompt's last chunk is shorter."""
         size = chunk.get_size()
         if length == size:
             return chunk
@@ -310,7 +310,7 @@ class AditBackend(StoragePluginInterface):
         fitting.byte_array.cast("B")[:] = chunk.byte_array[:length].cast("B")
 
     def _see(self, buffer: memoryview) -> None:
-        """Register the memory that a chunk is in, once."""
+        """Register the memory around a chunk, once."""
         if self._register_l1:
             self._register_l1 = False
             region = _engine.register_around(self.store, buffer, self._trouble)
@@ -318,7 +318,7 @@ class AditBackend(StoragePluginInterface):
 
 
 def _chunk_nbytes(metadata: Any) -> int:
-    """Return the length of a whole chunk. The last of a prompt is shorter."""
+    """Return the length of a whole chunk. The last chunk of a prompt is shorter."""
     groups = zip(metadata.get_shapes(), metadata.get_dtypes())
     return sum(math.prod(shape) * dtype.itemsize for shape, dtype in groups)
 

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from ._adit import Client, Region, Store
 
-# Layouts in which a page is a few runs of memory, which need not be gathered.
+# Layouts in which a page consists of a few runs of memory and need not be gathered.
 _IN_PLACE = ("page_first", "page_first_direct")
 
 
 class _Pool:
-    """A pool of pages in host memory: how its pages lie, and the key space that follows from it."""
+    """A pool of pages in host memory, with its layout and the key space derived from it."""
 
     def __init__(self, pool: Any, name: str, fields: dict[str, object]) -> None:
         self.pool = pool
@@ -55,7 +55,7 @@ class _Pool:
         )
 
     def _shape(self) -> tuple[int, list[int]]:
-        """Return how many runs of memory a page is, and their lengths; 0 if pages have to be gathered."""
+        """Return the number of a page's runs of memory, and their lengths; 0 if pages must be gathered."""
         if getattr(self.pool, "layout", None) not in _IN_PLACE:
             return 0, [_bytes(self.pool.get_dummy_flat_data_page())]
         try:
@@ -72,7 +72,7 @@ class _Pool:
         return [self.space + f"{key}.{part}".encode() for key in keys for part in parts]
 
     def whole(self, each: list[bool]) -> list[bool]:
-        """Return for each page whether all its runs are good."""
+        """Return for each page whether all its runs succeeded."""
         parts = max(1, self.parts)
         return [all(each[start : start + parts]) for start in range(0, len(each), parts)]
 
@@ -94,14 +94,14 @@ class AditStorage(HiCacheStorage):
     Parameters
     ----------
     storage_config : HiCacheStorageConfig
-        SGLang's. Its ``extra_config`` has ``target``, and may have ``size_gb``, ``objects_max`` (how many objects a new
-        file holds; by default as many as there is room for), ``namespace``, ``weights`` (where the model's weights are,
-        if its path or id and revision in SGLang's settings do not say that: a folder, a file, or ``id@revision`` of the
-        Hub's cache; empty to have its name alone in the keys) and ``store_options``, which are those of ``adit.Store``.
+        SGLang's configuration. Its ``extra_config`` has ``target``, and may have ``size_gb``, ``objects_max`` (maximum
+        objects of a new file; by default as many as fit), ``namespace``, ``weights`` (the place of the model's weights,
+        if its path or id and revision in SGLang's settings do not give it: a folder, a file, or ``id@revision`` of the
+        Hub's cache; empty to put only its name in the keys) and ``store_options``, the options of ``adit.Store``.
         ``{rank}`` in the target stands for the number of the process. A target of ``serve:`` and the socket of
         ``adit kv serve`` is one store for all ranks; the options are those of ``adit.connect``.
     kwargs : dict, optional
-        SGLang's.
+        SGLang's further arguments.
     """
 
     def __init__(self, storage_config: Any, kwargs: dict[str, Any] | None = None) -> None:
@@ -126,38 +126,38 @@ class AditStorage(HiCacheStorage):
 
     @property
     def store(self) -> Store | Client:
-        """The store, opened when the first pool tells how long its pages are, or when it is needed."""
+        """The store, opened once the first pool tells the length of its pages, or on first use."""
         if self._store is None:
             self._store = self._open()
         return self._store
 
     def register_mem_pool_host(self, mem_pool_host: Any) -> None:
-        """Take the pool of KV pages, and let the devices use its memory."""
+        """Take the pool of KV pages, and register its memory."""
         super().register_mem_pool_host(mem_pool_host)
         self._add(str(PoolName.KV), mem_pool_host)
 
     def register_mem_host_pool_v2(self, host_pool: Any, host_pool_name: Any) -> None:
-        """Take a pool of pages beside those of KV."""
+        """Take an additional pool of pages."""
         super().register_mem_host_pool_v2(host_pool, host_pool_name)
         self._add(str(host_pool_name), host_pool)
 
     def batch_exists(self, keys: list[str], extra_info: Any = None) -> int:
-        """Return how many pages there are before the first that is not."""
+        """Return the number of pages before the first missing one."""
         pool = self._pools.get(str(PoolName.KV))
         return 0 if pool is None else self._prefix(pool, keys)
 
     def batch_get_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Read pages into host memory, and say which were there."""
+        """Read pages into host memory, and return which existed."""
         return self._read(self._pools[str(PoolName.KV)], keys, host_indices)
 
     def batch_set_v1(self, keys: list[str], host_indices: Any, extra_info: Any = None) -> list[bool]:
-        """Store pages of host memory, and say which are stored."""
+        """Store pages of host memory, and return which are stored."""
         return self._write(self._pools[str(PoolName.KV)], keys, host_indices)
 
     def batch_exists_v2(
         self, keys: list[str], pool_transfers: list[Any] | None = None, extra_info: Any = None
     ) -> PoolTransferResult:
-        """Return the prefixes for which each pool has what its policy asks for."""
+        """Return the prefixes for which each pool has the pages that its policy requires."""
         pages = self.batch_exists(keys)
         hits: dict[str, int] = {PoolName.KV: pages} if pages else {}
         usable = set(range(1, pages + 1))
@@ -208,16 +208,16 @@ class AditStorage(HiCacheStorage):
         target_locations: Any = None,
         target_sizes: Any = None,
     ) -> bool:
-        """Store tensors as pages; say whether all are stored."""
+        """Store tensors as pages; return whether all are stored."""
         tensors = [tensor.contiguous() for tensor in values]
         return all(self._save(self._flat(keys), tensors))
 
     def exists(self, key: str) -> bool:
-        """Say whether there is a page."""
+        """Return whether a page exists."""
         return self.batch_exists([key]) == 1
 
     def clear(self) -> bool:
-        """Remove the pages of this configuration; say whether all are gone."""
+        """Remove the pages of this configuration; return whether all are gone."""
         try:
             for pool in self._pools.values():
                 self.store.delete_where(prefix=pool.space)
@@ -244,7 +244,7 @@ class AditStorage(HiCacheStorage):
                     self._register(tensor.data_ptr(), _bytes(tensor))
 
     def _register(self, start: int, nbytes: int) -> None:
-        """Register a tensor's memory, unless it is another's: pools share tensors, and have views of parts of them."""
+        """Register a tensor's memory unless it is registered: pools share tensors and have views of their parts."""
         end = start + nbytes
         if any(start < other_end and other < end for other, other_end in self._seen):
             return
@@ -333,7 +333,7 @@ class AditStorage(HiCacheStorage):
         return _engine.are_all(lengths, sizes, len(names))
 
     def _save(self, names: list[bytes], buffers: list[Any]) -> list[bool]:
-        """Store objects, but those that are there already."""
+        """Store objects, except those that exist."""
         found = _engine.each(
             self.store, lambda queue: queue.submit_exists(names), self._trouble, "a lookup"
         )
@@ -381,7 +381,7 @@ def _leading(found: list[bool]) -> int:
 
 
 def _rank(config: Any) -> int:
-    """Return the number of the process among those that have a store each."""
+    """Return the number of the process among those with a store each."""
     sizes = (config.tp_size, config.pp_size, config.attn_cp_size)
     ranks = (config.tp_rank, config.pp_rank, config.attn_cp_rank)
     number = config.dp_rank
@@ -391,10 +391,10 @@ def _rank(config: Any) -> int:
 
 
 def _space(storage_config: Any, config: dict[str, Any]) -> dict[str, object]:
-    """Return the fields of the key space that tell the model and its weights."""
+    """Return the fields of the key space that identify the model and its weights."""
     name, path, revision = storage_config.model_name, storage_config.model_name, None
     with contextlib.suppress(ValueError):
-        # SGLang's settings, which it publishes in its processes. The name is that under which it serves the model.
+        # SGLang publishes its settings in its processes. The name is that under which it serves the model.
         path, revision = get_model().model_path, get_model().revision
     space: dict[str, object] = {"namespace": str(config.get("namespace", "")), "model": name}
     found = _weights.of_engine("adit.sglang", path or "", config.get("weights"), revision or "")
@@ -406,7 +406,7 @@ def _space(storage_config: Any, config: dict[str, Any]) -> dict[str, object]:
 
 
 def _fields(config: Any, pool: str, space: dict[str, object]) -> dict[str, object]:
-    """Return all that changes what the bytes of a page mean, apart from the pool itself."""
+    """Return all fields that change the meaning of a page's bytes, apart from the pool itself."""
     fields: dict[str, object] = {
         **space,
         "pp": [config.pp_rank, config.pp_size],
@@ -415,7 +415,7 @@ def _fields(config: Any, pool: str, space: dict[str, object]) -> dict[str, objec
         "heads": [config.tp_lcm_size, config.should_split_heads],
         "tp_size": config.tp_size,
     }
-    # Each rank of MLA has the same KV; what is beside it may be the rank's own.
+    # All ranks of MLA have the same KV; additional pools may differ by rank.
     if not config.is_mla_model or pool == str(PoolName.MAMBA):
         fields["tp_rank"] = config.tp_rank
     return fields

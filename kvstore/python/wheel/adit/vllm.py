@@ -36,7 +36,7 @@ from vllm.v1.kv_offload.tiering.base import (  # noqa: E402
     TransferJob,
 )
 
-# Seconds in which a chunk is kept hot once, however often vLLM uses it, and the most chunks of that time.
+# Seconds in which a chunk's uses count as one, and the maximum chunks in that time.
 TOUCHED_S, TOUCHED_MAX = 1.0, 16384
 
 if TYPE_CHECKING:
@@ -53,36 +53,36 @@ class _Job:
     keys: list[bytes]
     chunks: list[int]
     begun: float = field(default_factory=time.monotonic)
-    # Keys that the store is known to have, and those that it is asked to store.
+    # Keys that the store is known to have, and keys to store.
     there: list[bytes] = field(default_factory=list)
     missing: list[bytes] = field(default_factory=list)
 
 
 class AditTier(SecondaryTierManager):
-    """A tier of which vLLM's manager drives the transfers.
+    """A tier whose transfers vLLM's manager drives.
 
     Parameters
     ----------
     offloading_spec, primary_kv_view, tier_type, backpressure_detector
-        vLLM's.
+        vLLM's arguments.
     target : str or list of str
         The store's devices, or ``serve:`` and the socket of ``adit kv serve``.
     size_gb : float
         GiB of a new file.
     namespace : str
-        Text that keeps instances apart beyond what their configurations do.
+        Text that separates instances with equal configurations.
     enable_kv_events : bool
         Publish vLLM's KV events, of the medium ``STORAGE``, for the chunks that this engine stored: ``BlockStored``
-        once the store has one, ``BlockRemoved`` once it has it no more. vLLM's ``kv_events_config`` has to enable
+        once the store has a chunk, ``BlockRemoved`` once it no longer has it. vLLM's ``kv_events_config`` must enable
         events.
     self_describing_kv_events : bool, optional
-        Insist on what ``kv_connector_extra_config`` has under this name, which is where vLLM reads it: without it
-        events have no tokens, and a router gets events of no blocks.
+        Require the setting of this name in ``kv_connector_extra_config``, where vLLM reads it: without it, events have
+        no tokens and are useless to a router.
     weights : str, optional
-        Where the model's weights are, if vLLM's name of the model does not say that, or not their revision: a folder, a
-        file, or ``id@revision`` of the Hub's cache. Empty to have the model's name alone in the keys.
+        The place of the model's weights, if vLLM's name of the model does not give it or their revision: a folder, a
+        file, or ``id@revision`` of the Hub's cache. Empty to put only the model's name in the keys.
     **options
-        ``objects_max``, the number of blocks that a new file holds, by default as many as there is room for; and those of
+        ``objects_max``, the maximum number of blocks of a new file, by default as many as fit; and the options of
         ``adit.Store``, or of ``adit.connect``.
     """
 
@@ -126,22 +126,22 @@ class AditTier(SecondaryTierManager):
         self._queue = self.store.queue()
         self._jobs: dict[int, _Job] = {}
         self._finished: list[JobResult] = []
-        # Whether the keys that requests have asked for are there; None until the store has answered.
+        # Whether the keys of requests' lookups exist; None until the store has answered.
         self._verdicts: dict[bytes, bool | None] = {}
-        # Keys that count as missing because the store failed: only for those that asked then.
+        # Keys that count as missing because the store failed, only for the requests at that time.
         self._unknown: set[bytes] = set()
         self._askers: dict[bytes, set[str]] = defaultdict(set)
         self._asked_by: dict[str, set[bytes]] = defaultdict(set)
         self._to_ask: list[bytes] = []
-        # How many jobs store each key.
+        # Number of jobs that store each key.
         self._storing: dict[bytes, int] = defaultdict(int)
         self._checking = 0
-        # Chunks that vLLM used, to be kept hot, and those that were lately.
+        # Chunks used by vLLM, to be refreshed, and chunks refreshed recently.
         self._to_touch: list[bytes] = []
         self._touched: set[bytes] = set()
         self._touched_until = time.monotonic() + TOUCHED_S
         self._is_touching = False
-        # What events told of, if there are events.
+        # Announced chunks, if events are enabled.
         self._announced: Announced | None = None
         if has_events:
             self._announced = Announced(self._queue, self._space, self._storing, self._trouble)
@@ -149,14 +149,14 @@ class AditTier(SecondaryTierManager):
         self._has_several = config.cache.blocks_per_chunk > 1
 
     def on_new_request(self, req_context: ReqContext) -> RequestOffloadingContext:
-        """Have new chunks offloaded as they come."""
+        """Offload new chunks as they are computed."""
         return RequestOffloadingContext()
 
     def lookup(self, key: bytes, req_context: ReqContext) -> LookupResult:
-        """Say whether a chunk is there. The first question is answered with RETRY, and asked of the store.
+        """Return whether a chunk exists. The first call returns RETRY and queries the store.
 
-        So is one for a chunk that is being stored: HIT_PENDING is the primary tier's answer, and vLLM takes a
-        secondary tier's for a miss.
+        So does a call for a chunk being stored: HIT_PENDING is the primary tier's answer, and vLLM takes a secondary
+        tier's for a miss.
         """
         self._drain()
         if self._storing.get(key):
@@ -175,7 +175,7 @@ class AditTier(SecondaryTierManager):
         return LookupResult.HIT if verdict else LookupResult.MISS
 
     def on_schedule_end(self, context: ScheduleEndContext) -> None:
-        """Ask the store about all keys of this step at once."""
+        """Query the store for all keys of this step at once."""
         self._touch_all()
         if self._announced is not None:
             self._announced.step()
@@ -188,36 +188,36 @@ class AditTier(SecondaryTierManager):
                 self._learn(keys, [None] * len(keys))
 
     def touch(self, keys: Collection[bytes], req_context: ReqContext) -> None:
-        """Keep chunks that vLLM has in memory from being the first that the store evicts. No expiry changes."""
+        """Count a use of chunks that vLLM has in memory, so that the store evicts others first. No expiry changes."""
         for key in keys:
             if key not in self._touched and len(self._touched) < TOUCHED_MAX:
                 self._touched.add(key)
                 self._to_touch.append(key)
 
     def take_events(self) -> Iterable[OffloadingEvent]:
-        """Return what the store has since the last call, and what it has no more."""
+        """Return the chunks stored and removed since the last call."""
         events, self._events = self._events, []
         return events
 
     def on_request_finished(self, req_context: ReqContext) -> None:
-        """Forget what only this request asked for."""
+        """Forget answers that only this request needed."""
         for key in self._asked_by.pop(req_context.req_id, ()):
             self._askers[key].discard(req_context.req_id)
             if not self._askers[key]:
                 del self._askers[key]
-                # While the store is asked, the answer has a place.
+                # During a query, the key keeps its entry for the answer.
                 if self._verdicts.get(key) is not None:
                     del self._verdicts[key]
                     self._unknown.discard(key)
 
     def submit_store(self, job_metadata: TransferJob) -> None:
-        """Store chunks, but those that are there already."""
+        """Store chunks, except those that exist."""
         job = _job(job_metadata)
         self._jobs[job.number] = job
         for key in job.keys:
             self._storing[key] += 1
         try:
-            # Those that are there are in use.
+            # Existing chunks are in use.
             self._queue.submit_refresh(self._names(job.keys), token=("check", job))
             self._checking += 1
         except Error as why:
@@ -242,7 +242,7 @@ class AditTier(SecondaryTierManager):
         return finished
 
     def has_pending_work(self) -> bool:
-        """Say whether chunks wait for the next step to be stored."""
+        """Return whether chunks wait for the next step to be stored."""
         return self._checking > 0
 
     def drain_jobs(self) -> None:
@@ -255,7 +255,7 @@ class AditTier(SecondaryTierManager):
             self._drain()
         if self._announced is not None:
             # vLLM calls this to reset its caches. It tells routers that it dropped all blocks, and forgets the tokens of
-            # those that are still to be told of.
+            # blocks not yet announced.
             self._announced.forget_what_was_told()
             self._events = [event for event in self._events if event.removed]
 
@@ -360,7 +360,7 @@ class AditTier(SecondaryTierManager):
             if length == size:
                 good.append(key)
             elif key in self._verdicts:
-                # Evicted since the lookup, or damaged: it is computed anew.
+                # The chunk was evicted since the lookup, or is damaged: vLLM recomputes it.
                 self._verdicts[key] = False
                 if has_failed:
                     self._unknown.add(key)
@@ -381,12 +381,12 @@ def _job(metadata: TransferJob) -> _Job:
 
 
 def _has_events(config: Any, is_self_describing: bool | None, tier_type: str) -> bool:
-    """Say whether vLLM takes events, and log what they lack.
+    """Return whether vLLM takes events, and log what they lack.
 
     Raises
     ------
     InvalidError
-        If they are to describe themselves and vLLM does not have them so.
+        If events must describe themselves and vLLM's do not.
     """
     where = "set it to true in kv_connector_extra_config, beside secondary_tiers"
     if is_self_describing and not config.self_describing_kv_events:
@@ -415,7 +415,7 @@ def _has_events(config: Any, is_self_describing: bool | None, tier_type: str) ->
 def _space(
     config: Any, row_bytes: int, namespace: str, weights: _weights.Weights | None
 ) -> bytes:
-    """Return the key space of a configuration: all that changes what the bytes of a chunk mean."""
+    """Return the key space of a configuration: all fields that change the meaning of a chunk's bytes."""
     parallel = config.parallel
     # Where a chunk's bytes do not depend on the number of workers, neither do its keys.
     is_free = parallel.is_parallelism_agnostic or config.replicated_layout

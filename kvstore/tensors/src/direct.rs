@@ -210,8 +210,8 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
         self.heard_at = now;
     }
 
-    /// Begins to move the first bytes of `memory` to or from `span`. Call [`DirectQueue::advance`] until it has ended, then
-    /// [`DirectQueue::finish`].
+    /// Begins to move the first bytes of `memory` to or from `span`. Call [`DirectQueue::advance`] until the transfer
+    /// has ended, then [`DirectQueue::finish`].
     pub(crate) fn begin(&mut self, now: Time, direction: Direction, span: Span, memory: Buffer) {
         assert!(self.transfer.is_none(), "one transfer at a time");
         let moves = direction != Direction::Deallocate;

@@ -14,7 +14,7 @@
 //!
 //! # Usage
 //!
-//! [`Tensors::open`] takes [`RunOptions`] and a [`Gpu`], which copies between pinned memory and the device that computes.
+//! [`Tensors::open`] takes [`RunOptions`] and a [`Gpu`], which copies between pinned memory and the computing device.
 //! Then, for each layer, [`Tensors::write_layer`] in prefill, and [`Tensors::begin_read`], [`Tensors::finish_read`]
 //! and `write_layer` of one more token in decode; [`Tensors::next_iteration`] after each pass over the layers.
 //!

@@ -1,4 +1,4 @@
-//! The answer to one request, as Python's objects are made of it.
+//! Converts the answer to one request into Python objects.
 
 use std::ops::Deref;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,7 +25,7 @@ pub(crate) enum Answered {
     Value(Option<Box<dyn Bytes>>),
     /// A value that is to be copied to a buffer with room for it.
     Copy(Value, View),
-    /// A value that was copied to an object.
+    /// A value copied to a Python object.
     Object(Py<PyBytes>),
     Count(usize),
     Removals(Removed),
@@ -54,7 +54,7 @@ impl Answered {
         Answered::Length(Some(value.len() as u64))
     }
 
-    /// Returns the answer as Python sees it.
+    /// Returns the answer as a Python object.
     ///
     /// # Errors
     /// The request's failure.

@@ -1,4 +1,4 @@
-//! Keys and buffers, read from Python objects.
+//! Reads keys and buffers from Python objects.
 
 use adit_kvstore::{Error, Key};
 use pyo3::exceptions::PyTypeError;
@@ -16,10 +16,10 @@ pub(crate) fn key(object: &Bound<'_, PyAny>) -> PyResult<Key> {
     Key::new(bytes(object)?).map_err(|why| errors::of(object.py(), &why))
 }
 
-/// Reads the first bytes of keys, of which there may be none.
+/// Reads a prefix of keys, which may be empty.
 ///
 /// # Errors
-/// `TypeError` unless it is bytes or text.
+/// `TypeError` for other objects than bytes or text.
 pub(crate) fn prefix(object: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     Ok(bytes(object)?.to_vec())
 }
@@ -38,7 +38,7 @@ fn bytes<'a>(object: &'a Bound<'_, PyAny>) -> PyResult<&'a [u8]> {
     }
 }
 
-/// Reads keys from anything that can be iterated over.
+/// Reads keys from an iterable.
 ///
 /// # Errors
 /// As [`key`]; `TypeError` if `object` is one key itself.
@@ -68,7 +68,7 @@ pub(crate) fn views(
     Ok(views)
 }
 
-/// Reads as many keys as buffers.
+/// Reads keys and as many buffers.
 ///
 /// # Errors
 /// As [`keys`] and `take`; `InvalidError` if their numbers differ.

@@ -1,4 +1,4 @@
-//! KV blocks of a model, written layer by layer, and leases.
+//! Layouts and writers of KV blocks, and leases.
 
 use std::sync::{Arc, Mutex};
 
@@ -26,7 +26,7 @@ use crate::waiting;
 pub(crate) struct Layout {
     /// The number of the connection that defined it, if a connection did.
     connection: Option<u64>,
-    /// The layout as the server of this era knows it; a store has one era.
+    /// The era of the connection and the layout defined in it; a store has one era.
     last: Mutex<(u64, DefinedLayout)>,
 }
 
@@ -49,11 +49,11 @@ impl Layout {
         Ok(lock(&self.last).1.clone())
     }
 
-    /// Returns the layout for a connection. A server that it was not defined at is asked to do so.
+    /// Returns the layout for a connection, defining it at the present server if necessary.
     ///
     /// # Errors
-    /// `InvalidError` if a store or another connection defined it: the server knows it by a number of the connection.
-    /// The server's.
+    /// `InvalidError` if a store or another connection defined it, because its number belongs to that connection;
+    /// errors of the server.
     pub(crate) fn for_client(&self, py: Python<'_>, link: &Link) -> PyResult<DefinedLayout> {
         if self.connection != Some(link.number) {
             let value = "another connection's or a store's";
@@ -77,7 +77,7 @@ impl Layout {
 /// Defines a layout at a store, or at the server of a connection.
 ///
 /// # Errors
-/// The store's; what a signal's handler raises.
+/// Errors of the store; the exception of a signal handler.
 pub(crate) fn defined_at(
     py: Python<'_>,
     store: &impl KvStore,
@@ -95,13 +95,13 @@ impl Layout {
         self.shape().block().layers
     }
 
-    /// Bytes of a block as it is put and read: its tensors one after another, each padded to 4096.
+    /// Bytes of a block as put and read: its tensors, each padded to a multiple of 4096.
     #[getter]
     fn block_bytes(&self) -> u64 {
         self.shape().block_units() * UNIT_BYTES
     }
 
-    /// Bytes of one layer of a block: its tensors, each padded to 4096.
+    /// Bytes of one layer of a block: its tensors, each padded to a multiple of 4096.
     #[getter]
     fn layer_bytes(&self) -> u64 {
         self.shape().run_units() * UNIT_BYTES
@@ -113,10 +113,10 @@ impl Layout {
 }
 
 /// Keeps objects readable until it is released or expires, returned by ``Store.lease`` and ``Client.lease``. A client's
-/// also ends when its server does, and does not come back with it.
+/// lease also ends with its server, and does not return with it.
 #[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct Lease {
-    /// The store's or the client's, which ends when it is dropped.
+    /// The lease of the store or the client, which ends when it is dropped.
     lease: Ours<Mutex<Option<store::Lease>>>,
     count: usize,
 }
@@ -151,12 +151,12 @@ impl Lease {
     }
 }
 
-/// The writer of blocks, until they are committed. A call has it while it waits.
+/// The writer of blocks, until they are committed. A waiting call takes it.
 type Writing = Arc<Mutex<Option<store::BlocksWriter>>>;
 
-/// Room for KV blocks that are written layer by layer, returned by ``Store.reserve_blocks``.
+/// A writer of KV blocks, layer by layer, returned by ``Store.reserve_blocks``.
 ///
-/// A block is invisible until it is committed. Leaving a ``with`` statement before that gives the room back.
+/// Blocks are invisible until they are committed. Leaving the ``with`` statement before that frees their room.
 #[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct BlocksWriter {
     writer: Ours<Writing>,
@@ -183,7 +183,7 @@ impl BlocksWriter {
 #[pymethods]
 impl BlocksWriter {
     fn __repr__(&self) -> String {
-        // A call that waits has it.
+        // If the lock is taken, a waiting call has the writer, so it is open.
         let is_open = |writer: &Writing| writer.try_lock().map_or(true, |writer| writer.is_some());
         let state = scope::state(self.writer.get().is_some_and(is_open));
         format!("BlocksWriter({} blocks, {state})", self.count)
@@ -194,14 +194,14 @@ impl BlocksWriter {
     /// Parameters
     /// ----------
     /// layer : int
-    ///     Each layer is written once, in any order.
+    ///     The layer. Write each layer once, in any order.
     /// buffers : iterable of buffers
-    ///     One for each block, in the order of the keys, each ``Layout.layer_bytes`` long.
+    ///     One per block, in the order of the keys, each ``Layout.layer_bytes`` long.
     ///
     /// Raises
     /// ------
     /// InvalidError
-    ///     If a length or their number is wrong, or the blocks are committed already.
+    ///     If the number or a length of the buffers is wrong, or the blocks are already committed.
     fn put_layer(
         &self,
         py: Python<'_>,
@@ -217,7 +217,7 @@ impl BlocksWriter {
         job.ok_or_else(|| over(py))?.all(py).map(drop)
     }
 
-    /// Turn the blocks into objects, each as a whole.
+    /// Turn the blocks into objects. Each appears whole.
     ///
     /// Returns
     /// -------
@@ -237,7 +237,7 @@ impl BlocksWriter {
         job.ok_or_else(|| over(py))?.all(py)
     }
 
-    /// Give the room of blocks that are not committed back.
+    /// Free the room of uncommitted blocks.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let (writer, _) = self.parts(py)?;
         waiting::apart(py, move || drop(lock(&writer).take()))

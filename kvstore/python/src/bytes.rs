@@ -1,4 +1,4 @@
-//! Objects of the type `bytes`, filled without the interpreter.
+//! Creates objects of the type `bytes` and fills them without the interpreter.
 #![allow(unsafe_code)]
 
 use std::ptr::{self, NonNull};
@@ -8,10 +8,10 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-/// So few bytes are copied sooner than another thread can be let run.
+/// Copying up to this many bytes is faster than detaching from the interpreter.
 pub(crate) const FEW: usize = 64 << 10;
 
-/// An object that no code of Python's has seen yet, so that its bytes may change.
+/// An object that no Python code has seen yet, so its bytes may still change.
 pub(crate) struct Unfilled {
     object: Py<PyBytes>,
     start: NonNull<u8>,
@@ -22,7 +22,7 @@ pub(crate) struct Unfilled {
 unsafe impl Send for Unfilled {}
 
 impl Unfilled {
-    /// Makes an object of `len` bytes, which hold whatever was there.
+    /// Creates an object of `len` uninitialized bytes.
     ///
     /// # Errors
     /// `MemoryError`.
@@ -40,20 +40,20 @@ impl Unfilled {
         Ok(Unfilled { object: object.unbind(), start, len })
     }
 
-    /// Copies bytes to it, from `offset` on. Needs no interpreter.
+    /// Copies bytes to `offset`. Needs no interpreter.
     pub(crate) fn write_at(&mut self, offset: usize, from: SharedBytes<'_>) {
         // SAFETY: they are the object's, which is alive and which nothing else refers to.
         let mut bytes = unsafe { SharedBytesMut::new(self.start, self.len) };
         bytes.slice(offset..offset.saturating_add(from.len())).copy_from(from);
     }
 
-    /// Returns the object, all of whose bytes were written.
+    /// Returns the object. All of its bytes must have been written.
     pub(crate) fn into_object(self) -> Py<PyBytes> {
         self.object
     }
 }
 
-/// Returns an object with these bytes, copied detached if they are many.
+/// Returns an object with these bytes. Copies many bytes detached from the interpreter.
 ///
 /// # Errors
 /// `MemoryError`.

@@ -1,4 +1,4 @@
-//! The class `Calls`: the calls that `Store` and `Client` have in common.
+//! The class `Calls`: the common calls of `Store` and `Client`.
 
 use std::time::UNIX_EPOCH;
 
@@ -23,19 +23,19 @@ use crate::streams::{self, Pieces};
 use crate::view::View;
 use crate::waiting::{self, begun, wait};
 
-/// The calls that ``Store`` and ``Client`` have in common.
+/// The common calls of ``Store`` and ``Client``.
 #[pyclass(frozen, subclass, module = "adit._adit", extends = Scope)]
 pub(crate) struct Calls {
     source: Source,
 }
 
 impl Calls {
-    /// Begins an object with the calls to `source`.
+    /// Creates the base of an object whose calls go to `source`.
     pub(crate) fn of(source: Source) -> PyClassInitializer<Calls> {
         (Calls { source }, Scope::until("close")).into()
     }
 
-    /// Stores an object; `Store.put` says how.
+    /// Stores an object; see `Store.put`.
     ///
     /// # Errors
     /// As [`Source::put_with`], [`arguments::key`] and [`View::readable`]; the request's.
@@ -50,7 +50,7 @@ impl Calls {
         calls.run(py, Call::Put(vec![item], calls.source.put_with(py, with)?))?.one(py)
     }
 
-    /// Stores several objects; `Store.put_many` says how.
+    /// Stores several objects; see `Store.put_many`.
     ///
     /// # Errors
     /// As [`Source::put_with`] and [`arguments::pairs`]; the first of the requests'.
@@ -65,7 +65,7 @@ impl Calls {
         calls.run(py, Call::Put(items, calls.source.put_with(py, with)?))?.all(py)
     }
 
-    /// Stores what can be read; `Store.put_from` says how.
+    /// Stores the bytes of a file or an iterable; see `Store.put_from`.
     ///
     /// # Errors
     /// As [`streams::put_from`] and [`arguments::key`].
@@ -98,7 +98,7 @@ impl Calls {
         self.run(py, call(vec![key]))?.one(py)
     }
 
-    /// Makes a call with several keys, each of which is answered.
+    /// Makes a call with several keys, with an answer for each.
     fn many<'py>(
         &self,
         keys: &Bound<'py, PyAny>,
@@ -116,7 +116,7 @@ impl Calls {
 
 #[pymethods]
 impl Calls {
-    /// Open an object to be read in pieces, whatever its length.
+    /// Open an object of any length for reading in pieces.
     ///
     /// Returns
     /// -------
@@ -133,7 +133,7 @@ impl Calls {
     /// Returns
     /// -------
     /// list of bytes or None
-    ///     ``None`` for each that does not exist.
+    ///     ``None`` for each missing object.
     fn get_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         self.many(keys, Call::Get)
     }
@@ -144,10 +144,9 @@ impl Calls {
     /// ----------
     /// key : bytes or str
     /// buffer : buffer
-    ///     Contiguous and writable: a buffer, a torch tensor on the CPU, or another array that has DLPack and is
-    ///     writable by it. torch's autograd does not see the write. In registered memory or memory of
-    ///     ``Client.allocate`` the device writes to it; up to 4095 bytes behind the object may then be cleared, within
-    ///     the buffer.
+    ///     A contiguous and writable buffer, torch tensor on the CPU, or other array with writable DLPack. torch's
+    /// autograd does not notice the write. In registered memory or memory of ``Client.allocate`` the device writes to
+    ///     the buffer directly; up to 4095 bytes behind the object, within the buffer, may then be zeroed.
     ///
     /// Returns
     /// -------
@@ -157,7 +156,7 @@ impl Calls {
     /// Raises
     /// ------
     /// BadBufferError
-    ///     If the buffer is shorter than the object, read-only, not contiguous, on another device, or one of objects.
+    ///     If the buffer is shorter than the object, read-only, not contiguous, on another device, or holds objects.
     fn get_into<'py>(
         &self,
         py: Python<'py>,
@@ -174,7 +173,7 @@ impl Calls {
     /// ----------
     /// keys : iterable of bytes or str
     /// buffers : iterable of buffers
-    ///     As many; see ``get_into``.
+    ///     One per key; see ``get_into``.
     ///
     /// Returns
     /// -------
@@ -189,14 +188,14 @@ impl Calls {
         self.run(py, Call::GetInto(items))?.all(py)
     }
 
-    /// Read one layer of several KV blocks into registered memory, or a client's into memory of ``Client.allocate``.
+    /// Read one layer of several KV blocks into registered memory, or for a client, into memory of ``Client.allocate``.
     ///
     /// Parameters
     /// ----------
     /// layer : int
     /// keys : iterable of bytes or str
     /// buffers : iterable of buffers
-    ///     As many, each ``Layout.layer_bytes`` long and in such memory.
+    ///     One per key, each ``Layout.layer_bytes`` long and in such memory.
     ///
     /// Returns
     /// -------
@@ -205,7 +204,7 @@ impl Calls {
     /// Raises
     /// ------
     /// BadBufferError
-    ///     If a buffer is not in such memory, or another request has some of it.
+    ///     If a buffer is not in such memory, or another request uses some of it.
     fn get_layer<'py>(
         &self,
         py: Python<'py>,
@@ -241,13 +240,13 @@ impl Calls {
         self.many(keys, Call::Exists)
     }
 
-    /// Like ``exists_many``, and counts as a use of each object, so that others are evicted first. Reads and writes
-    /// nothing, and no expiry changes.
+    /// Return for each key whether its object exists, and count a use of it, so that others are evicted first. Does no
+    /// I/O and changes no expiry.
     fn refresh_many<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
         self.many(keys, Call::Refresh)
     }
 
-    /// Return how many of the keys have objects before the first that has none.
+    /// Return the number of keys with objects before the first without.
     fn lookup_prefix<'py>(&self, keys: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         self.many(keys, Call::LookupPrefix)?.get_item(0)
     }
@@ -257,7 +256,7 @@ impl Calls {
     /// Returns
     /// -------
     /// (bytes, int) or None
-    ///     The version is for ``put``, ``get`` and ``delete`` with ``if_version``.
+    ///     The bytes, and the version for ``if_version`` of ``put``, ``get`` and ``delete``.
     fn get_versioned<'py>(
         &self,
         py: Python<'py>,
@@ -271,14 +270,13 @@ impl Calls {
         })
     }
 
-    /// Return what the store knows about an object.
+    /// Return an object's metadata.
     ///
     /// Returns
     /// -------
     /// dict or None
-    ///     ``bytes``; ``version``; ``stored``, the Unix time of the put in seconds, or ``None`` for objects from before
-    ///     there were versions; ``ttl``, the seconds until it expires, or ``None``; ``tenant``. ``None`` if there is no
-    ///     such object.
+    ///     ``bytes``; ``version``; ``stored``, the Unix time of the put in seconds, or ``None`` for objects without a
+    /// version; ``ttl``, the seconds until it expires, or ``None``; ``tenant``. ``None`` if there is no such object.
     fn info<'py>(
         &self,
         py: Python<'py>,
@@ -323,21 +321,21 @@ impl Calls {
         Ok(is_gone?.into_pyobject(py)?.to_owned().into_any())
     }
 
-    /// Let an object expire after ``ttl`` seconds from now; return whether there is one. Writes no data.
+    /// Let an object expire ``ttl`` seconds from now; return whether it exists. Writes no data.
     fn touch<'py>(&self, key: &Bound<'py, PyAny>, ttl: f64) -> PyResult<Bound<'py, PyAny>> {
         let (py, key) = (key.py(), arguments::key(key)?);
         let ttl = options::seconds(py, "ttl", ttl)?;
         self.run(py, Call::Touch(vec![key], ttl))?.one(py)
     }
 
-    /// Let several objects expire after ``ttl`` seconds from now; return for each whether there is one.
+    /// Let several objects expire ``ttl`` seconds from now; return for each whether it exists.
     fn touch_many<'py>(&self, keys: &Bound<'py, PyAny>, ttl: f64) -> PyResult<Bound<'py, PyList>> {
         let (py, keys) = (keys.py(), arguments::keys(keys)?);
         let ttl = options::seconds(py, "ttl", ttl)?;
         self.run(py, Call::Touch(keys, ttl))?.all(py)
     }
 
-    /// Let an object never expire; return whether there is one.
+    /// Let an object never expire; return whether it exists.
     fn persist(&self, key: &Bound<'_, PyAny>) -> PyResult<bool> {
         let (py, key) = (key.py(), arguments::key(key)?);
         with_session!(&self.source, py, |session| wait(py, || session.store.persist(key)))
@@ -348,26 +346,25 @@ impl Calls {
         self.many(keys, Call::Delete)
     }
 
-    /// Return which objects went: those that were evicted, expired, deleted or lost to damage, and not those that were
-    /// replaced.
+    /// Return removed objects: evicted, expired, deleted or lost to damage, but not replaced.
     ///
     /// Parameters
     /// ----------
     /// cursor : int, optional
-    ///     What the last call returned. Begin without one, which returns no keys.
+    ///     The cursor of the last call. The first call has none and returns no keys.
     /// prefix : bytes or str, optional
-    ///     What the keys begin with.
+    ///     The prefix of the keys.
     ///
     /// Returns
     /// -------
     /// list of bytes
-    ///     Keys whose objects went. They may have objects again.
+    ///     Keys of removed objects. They may have objects again.
     /// int
-    ///     The next cursor. There may be more unless it is ``cursor``, also if there are no keys.
+    ///     The next cursor. Unless it equals ``cursor``, more may follow, even if there are no keys.
     /// bool
-    ///     Whether there were others before these that were not kept: ask with ``exists_many`` for the objects that you
-    ///     know of. This happens to a reader that is some 4 MiB of keys behind or whose cursor is from before the store
-    ///     was opened, and after a device failed.
+    /// Whether earlier removals were dropped: check the objects that you know with ``exists_many``. This happens to a
+    ///     reader that is some 4 MiB of keys behind or whose cursor is from before the store was opened, and after a
+    ///     device failed.
     #[pyo3(signature = (cursor=None, *, prefix=None))]
     fn removals<'py>(
         &self,
@@ -379,13 +376,13 @@ impl Calls {
         self.run(py, Call::Removals(prefix, cursor))?.one(py)
     }
 
-    /// Keep objects readable: those of the keys before the first miss.
+    /// Keep the objects of the keys before the first miss readable.
     ///
     /// Parameters
     /// ----------
     /// keys : iterable of bytes or str
     /// seconds : float
-    ///     The lease ends after so long, or when it is released. A client's also ends with its process.
+    ///     Duration of the lease, unless it is released earlier. A client's lease also ends with its process.
     ///
     /// Returns
     /// -------
@@ -400,25 +397,25 @@ impl Calls {
         })
     }
 
-    /// Define the layout of a model's KV blocks, or return it if it is defined already.
+    /// Define the layout of a model's KV blocks, or return it if it is already defined.
     ///
     /// Parameters
     /// ----------
     /// layers, kv_heads, head_dim : int
-    ///     The model's.
+    ///     The model's dimensions.
     /// tokens : int
-    ///     Tokens of a block.
+    ///     Tokens per block.
     /// dtype : {"f32", "f16", "bf16", "fp8", "int8"}
     /// tensors_per_layer : int
     ///     2 for keys and values, 1 for the latent of MLA.
     /// slots : int, optional
-    ///     Blocks that share a slab, in which the same layer of neighbours is contiguous: for blocks that are read
-    ///     layer by layer. Without it a block is one extent.
+    ///     Number of blocks that share a slab, in which the same layer of neighbours is contiguous: for blocks that are
+    ///     read layer by layer. Without it a block is one extent.
     ///
     /// Returns
     /// -------
     /// Layout
-    ///     For puts of this store, or of this client.
+    ///     The layout for puts of this store, or of this client.
     #[pyo3(signature = (*, layers, kv_heads, head_dim, tokens, dtype, tensors_per_layer=2, slots=None))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
     fn layout(
@@ -437,8 +434,8 @@ impl Calls {
         self.source.layout(py, options::layout(py, block, slots)?)
     }
 
-    /// Return a queue, for requests whose answers are collected later. A thread of a client's connection takes its
-    /// answers.
+    /// Return a queue for requests whose answers are collected later. For a client, a thread of the connection receives
+    /// the answers.
     fn queue(&self, py: Python<'_>) -> PyResult<Py<Queue>> {
         Queue::new(py, self.source.clone())
     }
@@ -458,11 +455,11 @@ impl Calls {
         self.run(py, Call::Commit)?.all(py).map(drop)
     }
 
-    /// End the requests in progress, make them durable and close the store; or end the connection, while objects stay.
-    /// Closing it twice does nothing.
+    /// Finish the requests in progress, make them durable and close the store; or close the connection. Closing twice
+    /// does nothing.
     ///
-    /// Jobs of a connection's queues go on. The server keeps the client's place until they, its memory and its leases
-    /// are gone.
+    /// Jobs of a connection's queues continue. The server keeps the client's place until they, its memory and its
+    /// leases are gone.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         self.source.close(py)
     }

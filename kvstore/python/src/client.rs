@@ -1,4 +1,4 @@
-//! The class `Client`: a store that another process has.
+//! The class `Client`: a store that another process serves.
 
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use crate::shared::Memory;
 use crate::source::{PutArguments, Source};
 use crate::waiting::{self, wait};
 
-/// Connect to a store that another process of this machine serves.
+/// Connect to a store that another process on this machine serves.
 ///
 /// Parameters
 /// ----------
@@ -33,10 +33,10 @@ use crate::waiting::{self, wait};
 /// tenant : str, optional
 ///     The owner of the objects that this client puts.
 /// pool_bytes : int
-///     Memory for data that is not in the client's own memory. Also the longest such object that goes in one piece; see
-///     ``reader`` and ``put_from`` for longer ones.
+///     Memory for data outside memory of ``allocate``. It also bounds the length of such an object moved in one piece;
+///     see ``reader`` and ``put_from`` for longer ones.
 /// depth : int
-///     Requests that the server has at a time: a power of two from 2 to 4096. Others wait in line.
+///     Maximum requests at the server: a power of two from 2 to 4096. Others are queued.
 /// timeout : float
 ///     Seconds within which requests are answered. Memory, layouts and counters may take the server 60 seconds.
 ///
@@ -47,13 +47,13 @@ use crate::waiting::{self, wait};
 /// Raises
 /// ------
 /// RefusedError
-///     If no server listens there, or it takes no more clients.
+///     If no server listens at the socket, or it accepts no more clients.
 ///
 /// Notes
 /// -----
-/// When the server ends or is killed, calls fail at once with ``LostError``, those in flight too, and a thread connects
-/// again: at once, and then after 0.1 to 2 seconds, until that works or the connection is closed. From then on calls
-/// work, also those of queues, futures and readers that are older. The logger ``adit`` has a line when the server is
+/// When the server ends or is killed, calls fail at once with ``LostError``, including those in flight. A thread
+/// reconnects at once, and then every 0.1 to 2 seconds, until it succeeds or the connection is closed. From then on
+/// calls work again, also those of older queues, futures and readers. The logger ``adit`` has a line when the server is
 /// lost and one when it is back.
 #[pyfunction]
 #[pyo3(signature = (path, *, tenant=None, pool_bytes=67_108_864, depth=256, timeout=60.0))]
@@ -74,7 +74,7 @@ pub(crate) fn connect(
     Py::new(py, calls.add_subclass(Client { connection, path }))
 }
 
-/// Makes the exception of a connection that did not come about: its reason, and what to do.
+/// Creates the exception for a failed connection, with the reason and the remedy.
 fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
     let why = match error {
         Error::System { why, .. } => why,
@@ -92,19 +92,19 @@ fn unreachable(py: Python<'_>, error: &Error, path: &Path) -> PyErr {
 
 /// A store that another process serves, returned by ``connect``.
 ///
-/// Its calls are those of ``Store`` with the same names. Buffers in memory of ``allocate`` go to the drive and back
-/// without a copy; others are copied once. ``get`` has no ranges: ``reader`` does. Quotas and blocks written layer by
-/// layer are for the process that has the store.
+/// Its calls are those of ``Store`` with the same names. Buffers in memory of ``allocate`` move to and from the drive
+/// without a copy; others are copied once. ``get`` has no ranges; ``reader`` has. Only the process that has the store
+/// can set quotas and write blocks layer by layer.
 ///
 /// Notes
 /// -----
-/// Clients trust each other with objects: any may replace or delete any. Calls from other threads go on while one
-/// waits. After a fork only the parent can use it.
+/// Clients trust each other with objects: any client may replace or delete any object. Calls from other threads proceed
+/// while one waits. After a fork only the parent can use the client.
 ///
-/// A connection that comes back from the loss of its server (see ``connect``) has its layouts. Memory of ``allocate``
-/// keeps its bytes, and is copied from then on, which is logged: allocate anew where ``times_connected`` has changed.
-/// Leases are gone; a reader goes on if its object has the same version, and else raises ``ConflictError``.
-/// ``put_from`` stores nothing then.
+/// A connection that returns after the loss of its server (see ``connect``) keeps its layouts. Memory of ``allocate``
+/// keeps its bytes and is copied from then on, which is logged: allocate again when ``times_connected`` has changed.
+/// Leases are gone; a reader continues if its object has the same version, and otherwise raises ``ConflictError``. A
+/// ``put_from`` in progress stores nothing.
 #[pyclass(frozen, module = "adit", extends = Calls)]
 pub(crate) struct Client {
     connection: Arc<Connection>,
@@ -114,18 +114,18 @@ pub(crate) struct Client {
 
 #[pymethods]
 impl Client {
-    /// How often it has connected: 1 at first, and one more each time that it came back.
+    /// Number of connections so far: 1 at first, and one more after each loss of the server.
     #[getter]
     fn times_connected(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.connection.link(py)?.era + 1)
     }
 
-    /// Make memory that is shared with the server, which registers it with the store.
+    /// Allocate memory that is shared with the server, which registers it with the store.
     ///
     /// Parameters
     /// ----------
     /// nbytes : int
-    ///     Its length. Make one piece for all of an engine's pool, and use parts of it.
+    ///     Length in bytes. Allocate an engine's whole pool at once, and use parts of it.
     ///
     /// Returns
     /// -------
@@ -136,12 +136,12 @@ impl Client {
     /// Raises
     /// ------
     /// RefusedError
-    ///     If that is more than the server lets a client share.
+    ///     If that exceeds the memory that the server lets a client share.
     ///
     /// Notes
     /// -----
-    /// A buffer in it that begins at a multiple of 4096 and is whole multiples of 4096 long is not copied. After a
-    /// ``DeadlineError`` or a ``LostError`` the drive may still write the buffers of that call: do not use them again.
+    /// A buffer in this memory whose address and length are multiples of 4096 is not copied. After a ``DeadlineError``
+    /// or a ``LostError`` the drive may still write the buffers of that call: do not use them again.
     fn allocate<'py>(
         &self,
         py: Python<'py>,
@@ -162,7 +162,7 @@ impl Client {
         format!("Client({}, {state})", self.path.display())
     }
 
-    /// Store an object, in the place of one with the same key; see ``Store.put``.
+    /// Store an object, replacing one with the same key; see ``Store.put``.
     #[pyo3(signature = (key, value, *, ttl=None, layout=None, if_absent=false, if_version=None))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
     fn put<'py>(
@@ -178,7 +178,7 @@ impl Client {
         Calls::put(slf.as_super(), key, value, with)
     }
 
-    /// Store several objects, which go to the server together; see ``Store.put_many``.
+    /// Store several objects, sent to the server together; see ``Store.put_many``.
     #[pyo3(signature = (keys, values, *, ttl=None, layout=None))]
     fn put_many<'py>(
         slf: &Bound<'py, Client>,
@@ -191,7 +191,7 @@ impl Client {
         Calls::put_many(slf.as_super(), keys, values, with)
     }
 
-    /// Store what can be read as an object, of any length; see ``Store.put_from``.
+    /// Store the bytes of a file or an iterable as an object of any length; see ``Store.put_from``.
     #[pyo3(signature = (key, source, nbytes=None, *, ttl=None, layout=None, if_absent=false, if_version=None))]
     #[allow(clippy::too_many_arguments, reason = "they are keyword arguments")]
     fn put_from(
@@ -220,14 +220,14 @@ impl Client {
         value.map(|value| bytes::of(py, value.bytes())).transpose()
     }
 
-    /// Return some of the objects whose keys begin with a prefix, and where to go on; see ``Store.scan``.
+    /// Return some of the objects whose keys begin with a prefix, and the next cursor; see ``Store.scan``.
     ///
     /// Returns
     /// -------
     /// list of tuple
-    ///     Of each object its key, its bytes and its version; there may be none though there are more.
+    ///     The key, length in bytes and version of each object. The list may be empty although more objects follow.
     /// int or None
-    ///     The next cursor, unless these were the last.
+    ///     The next cursor; ``None`` after the last objects.
     #[pyo3(signature = (cursor=0, *, prefix=None))]
     fn scan<'py>(
         &self,
@@ -243,7 +243,7 @@ impl Client {
         Ok((PyList::new(py, objects)?, next))
     }
 
-    /// Remove all objects whose keys begin with a prefix, which is not empty; see ``Store.delete_where``.
+    /// Remove all objects whose keys begin with a prefix, which must not be empty; see ``Store.delete_where``.
     #[pyo3(signature = (*, prefix))]
     fn delete_where(&self, py: Python<'_>, prefix: &Bound<'_, PyAny>) -> PyResult<u64> {
         let prefix = arguments::key(prefix)?;
@@ -253,7 +253,7 @@ impl Client {
 
     /// Return the store's counters by name, and those of its server.
     ///
-    /// ``copied_bytes`` has this client's copies with the store's; ``clients_now``, ``clients_expelled``,
+    /// ``copied_bytes`` adds this client's copies to the store's; ``clients_now``, ``clients_expelled``,
     /// ``clients_turned_away``, ``mapped_bytes_now`` and ``leases_now`` are the server's.
     fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let link = self.connection.link(py)?;

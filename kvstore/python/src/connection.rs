@@ -1,7 +1,7 @@
-//! A connection behind the Python objects that use it: lost and come back, or closed.
+//! A connection behind the Python objects that use it, which reconnects after the loss of its server.
 //!
-//! When its server is lost, calls fail at once, and a thread connects again until that works or the connection is
-//! closed. Then calls go to the new server, also those of queues, futures and readers that are older.
+//! When the server is lost, calls fail at once, and a thread reconnects until it succeeds or the connection is closed.
+//! Then calls go to the new server, also those of older queues, futures and readers.
 
 use std::io::ErrorKind;
 use std::path::{self, PathBuf};
@@ -18,10 +18,10 @@ use crate::forked::Ours;
 use crate::link::Link;
 use crate::lock::lock;
 
-/// The first pause between two tries to connect; each is twice as long as the one before, up to the last.
+/// The first pause between two attempts to connect; pauses double up to `LAST_PAUSE`.
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
-/// The longest path of a socket, in bytes.
+/// Maximum length of a socket's path, in bytes.
 const SOCKET_PATH_MAX: usize = 107;
 
 /// An open connection, or a closed one.
@@ -29,7 +29,7 @@ pub(crate) struct Connection {
     link: Ours<RwLock<Option<Link>>>,
     route: Arc<Route>,
     pace: Mutex<Pace>,
-    /// The server is lost, and there was no thread to connect again.
+    /// Whether the server is lost and the system had no thread left to reconnect.
     needs_thread: AtomicBool,
 }
 
@@ -41,7 +41,7 @@ struct Route {
     ended: Condvar,
 }
 
-/// How soon the first try follows a loss: at once, unless servers are lost as soon as they are connected to.
+/// The delay of the first attempt after a loss: none, unless servers are lost right after connecting.
 struct Pace {
     connected: Instant,
     pause: Duration,
@@ -52,7 +52,7 @@ impl Pace {
         Pace { connected: Instant::now(), pause: FIRST_PAUSE }
     }
 
-    /// Returns how long to wait before the first try.
+    /// Returns the delay before the first attempt.
     fn after_loss(&mut self) -> Duration {
         if self.connected.elapsed() >= self.pause {
             self.pause = FIRST_PAUSE;
@@ -91,7 +91,7 @@ impl Connection {
         options: ClientOptions,
     ) -> adit_kvshare::Result<Arc<Connection>> {
         let link = Link::new(Client::connect(&path, &options)?, options.timeout);
-        // The process may be in another folder by then.
+        // The process may have changed its folder when it reconnects.
         let whole = path::absolute(&path).ok();
         let whole = whole.filter(|whole| whole.as_os_str().len() <= SOCKET_PATH_MAX);
         let (is_over, ended) = Default::default();
@@ -103,11 +103,11 @@ impl Connection {
         Ok(connection)
     }
 
-    /// Arranges that this connects again once the server of a link is lost.
+    /// Arranges that this connection reconnects once the server of a link is lost.
     fn watch(self: &Arc<Connection>, link: &Link) {
         let connection = Arc::downgrade(self);
         link.session.store.when_lost(move |why| {
-            // One that was closed may have jobs in flight.
+            // A closed connection may still have jobs in flight.
             let Some(connection) = connection.upgrade().filter(|it| it.current().is_some()) else {
                 return;
             };
@@ -119,7 +119,7 @@ impl Connection {
         });
     }
 
-    /// Starts a thread that connects again.
+    /// Starts a thread that reconnects.
     fn come_back(self: &Arc<Connection>) {
         let wait = lock(&self.pace).after_loss();
         let (connection, route) = (Arc::downgrade(self), Arc::clone(&self.route));
@@ -131,7 +131,7 @@ impl Connection {
         self.needs_thread.store(started.is_err(), Ordering::Relaxed);
     }
 
-    /// Returns what to make requests with, unless it is closed or another process's.
+    /// Returns the link for requests, unless the connection is closed or belongs to another process.
     pub(crate) fn current(&self) -> Option<Link> {
         self.link.get()?.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
@@ -144,7 +144,7 @@ impl Connection {
             return;
         };
         drop(place);
-        // Its memory takes a while to unmap.
+        // Dropped without the lock, because unmapping its memory takes a while.
         drop(old);
         lock(&self.pace).connected = Instant::now();
         // Where a line that calls fail was seen, the next is to be seen.
@@ -152,10 +152,10 @@ impl Connection {
         self.watch(&link);
     }
 
-    /// Returns what to make requests with.
+    /// Returns the link for requests.
     ///
     /// # Errors
-    /// `ForkedError` in another process; `ClosedError` once it is closed.
+    /// `ForkedError` in another process; `ClosedError` once the connection is closed.
     pub(crate) fn link(self: &Arc<Connection>, py: Python<'_>) -> PyResult<Link> {
         self.link.here(py)?;
         let needs_thread = &self.needs_thread;
@@ -165,7 +165,7 @@ impl Connection {
         self.current().ok_or_else(|| errors::closed(py))
     }
 
-    /// Makes no more requests. Those in progress go on.
+    /// Refuses further requests. Those in progress continue.
     ///
     /// # Errors
     /// `ForkedError` in another process.
@@ -180,18 +180,18 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        // A forked child has no such thread, and maybe a lock that one had.
+        // A forked child lacks the thread, and may have a copy of a lock that another thread held.
         if self.link.get().is_some() {
             self.route.end();
         }
     }
 }
 
-/// Connects again until that works or the connection is closed.
+/// Reconnects until it succeeds or the connection is closed.
 fn connect_again(connection: &Weak<Connection>, route: &Route, mut wait: Duration) {
     let (mut pause, mut told) = (wait.max(FIRST_PAUSE), String::new());
     while route.rest(wait) {
-        // Nothing is kept while this waits: the connection ends when its owner forgets it.
+        // Hold no reference while waiting, so that the connection ends when its owner drops it.
         let Some(old) = connection.upgrade().and_then(|it| it.current()) else { return };
         let made =
             Client::connect(&route.path, &route.options).and_then(|client| old.again(client));
@@ -209,7 +209,7 @@ fn connect_again(connection: &Weak<Connection>, route: &Route, mut wait: Duratio
     }
 }
 
-/// Logs why there is no connection, unless no server runs, or the log says it already.
+/// Logs the reason for a failed connection, unless no server runs or the reason was already logged.
 fn tell(why: &Error, told: &mut String) {
     let runs = match why {
         Error::System { why, .. } => {

@@ -1,4 +1,4 @@
-//! DLPack: arrays of libraries other than NumPy and torch, from a capsule of either kind.
+//! DLPack: reads arrays of libraries other than NumPy and torch, from capsules with and without a version.
 //!
 //! The structures are those of DLPack 1.1's `dlpack.h`.
 #![allow(unsafe_code)]
@@ -14,7 +14,7 @@ use pyo3::types::PyDict;
 
 use crate::errors::unusable;
 
-/// The version that is asked for, and the only major one that is understood.
+/// The requested version, whose major number is the only supported one.
 const VERSION: (u32, u32) = (1, 1);
 /// `kDLCPU`.
 const CPU: i32 = 1;
@@ -59,7 +59,7 @@ struct Versioned {
     tensor: Tensor,
 }
 
-/// An array that its library keeps until this is dropped, by a thread that is attached to the interpreter.
+/// An array that its library keeps until this is dropped. Drop it attached to the interpreter.
 pub(crate) struct Managed(Kind);
 
 enum Kind {
@@ -71,7 +71,7 @@ impl Managed {
     /// Takes an object's array, or returns `None` if it has none.
     ///
     /// # Errors
-    /// `BadBufferError` if it is not the CPU's, or its library refuses.
+    /// `BadBufferError` if it is not on the CPU, or its library refuses.
     pub(crate) fn of(object: &Bound<'_, PyAny>) -> PyResult<Option<Managed>> {
         let py = object.py();
         if object.getattr_opt("__dlpack__")?.is_none() {
@@ -89,7 +89,7 @@ impl Managed {
         let newest = PyDict::new(py);
         newest.set_item("max_version", VERSION)?;
         let capsule = match object.call_method("__dlpack__", (), Some(&newest)) {
-            // It is from before there were versions.
+            // The library predates DLPack's versions.
             Err(why) if why.is_instance_of::<PyTypeError>(py) => object.call_method0("__dlpack__"),
             capsule => capsule,
         };
@@ -102,13 +102,13 @@ impl Managed {
         Ok(Some(Managed(Kind::Plain(array.cast()))))
     }
 
-    /// Returns where its bytes are, and how many.
+    /// Returns the address and number of its bytes.
     ///
     /// # Errors
-    /// `BadBufferError` if they are not contiguous, are addresses or parts of bytes, or are not to be written.
+    /// `BadBufferError` if the bytes are not contiguous, are addresses or parts of bytes, or must not be written.
     pub(crate) fn bytes(&self, py: Python<'_>, is_written: bool) -> PyResult<(*mut u8, usize)> {
         let (tensor, flags) = match &self.0 {
-            // Without a version it does not say whether it may be written: JAX's arrays, which may not, come so.
+            // Without a version, the array does not tell whether it may be written; JAX's arrays may not.
             // SAFETY: its library keeps the structure until the deleter is called, and does not change it.
             Kind::Plain(array) => (unsafe { &array.as_ref().tensor }, READ_ONLY),
             Kind::Versioned(array) => {
@@ -170,7 +170,7 @@ impl Tensor {
         Some(items)
     }
 
-    /// Returns the numbers of a list that has one for each dimension.
+    /// Returns the numbers of a list with one per dimension.
     fn numbers(&self, list: *const i64) -> Option<&[i64]> {
         match usize::try_from(self.ndim).ok()? {
             0 => Some(&[]),
@@ -181,7 +181,7 @@ impl Tensor {
     }
 }
 
-/// Takes what a capsule of this name has, and names it as one that has nothing.
+/// Takes the contents of a capsule with this name, and renames it as used.
 fn take(
     capsule: &Bound<'_, PyAny>,
     name: &CStr,

@@ -1,4 +1,4 @@
-//! The store's errors as the exceptions of `adit._errors`, which says what each means.
+//! Converts the store's errors to the exceptions of `adit._errors`.
 
 use adit_driver::Error as DriverError;
 use adit_kvstore::shard::Failure;
@@ -8,14 +8,14 @@ use pyo3::sync::PyOnceLock;
 
 static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
 
-/// Makes an exception of the class `name` of `adit._errors`.
+/// Creates an exception of the class `name` of `adit._errors`.
 pub(crate) fn named(py: Python<'_>, name: &str, text: &str) -> PyErr {
     let module = MODULE.get_or_try_init(py, || py.import("adit._errors").map(Bound::unbind));
     let exception = module.and_then(|module| module.bind(py).getattr(name)?.call1((text,)));
     exception.map_or_else(|why| why, PyErr::from_value)
 }
 
-/// Makes an exception of a store's error, with its text. A connection whose server is lost connects again by itself.
+/// Creates the exception of a store's error, with its text. A lost connection's text says that it reconnects by itself.
 pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
     let text = match error {
         Error::Lost { why } => format!(
@@ -36,7 +36,7 @@ pub(crate) fn forked(py: Python<'_>) -> PyErr {
     named(py, "ForkedError", text)
 }
 
-/// Refuses a call after the store's or the queue's end.
+/// Returns the refusal of a call after the end of the store or the queue.
 pub(crate) fn closed(py: Python<'_>) -> PyErr {
     of(py, &Error::Failed(Failure::Closed))
 }
@@ -94,7 +94,7 @@ fn failure_class(failure: &Failure) -> &'static str {
     }
 }
 
-/// Refuses a buffer.
+/// Returns the refusal of a buffer.
 pub(crate) fn unusable(py: Python<'_>, why: &str) -> PyErr {
     named(py, "BadBufferError", &format!("the buffer cannot be used: {why}"))
 }

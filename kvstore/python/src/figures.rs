@@ -1,4 +1,4 @@
-//! The store's counters by name.
+//! Returns the store's counters by name.
 
 use adit_kvshare::wire::Serving;
 use adit_kvstore::UNIT_BYTES;
@@ -85,7 +85,7 @@ pub(crate) fn of_server<'py>(
     add(&figures, &more).map(|()| figures)
 }
 
-/// Returns what a tenant has and did.
+/// Returns the figures of a tenant.
 pub(crate) fn of_tenant<'py>(
     py: Python<'py>,
     tenant: &TenantStats,

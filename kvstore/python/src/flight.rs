@@ -1,6 +1,6 @@
-//! One request in progress, of a store of this process or of a connection to one.
+//! One request in progress, to a store of this process or over a connection.
 //!
-//! Nothing here touches a Python object but through the address and length of its buffer.
+//! This module touches Python objects only through the address and length of their buffers.
 
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64;
@@ -17,31 +17,30 @@ use crate::answer::Answered;
 use crate::lending::Loan;
 use crate::view::View;
 
-/// How to look for an answer.
+/// The way to check for an answer.
 #[derive(Clone, Copy)]
 pub(crate) enum Look<'a> {
-    /// Block until it is there, no longer than this.
+    /// Blocks until the answer arrives, at most this long.
     Wait(Duration),
-    /// Have the waker called if it is not there.
+    /// Returns at once, and calls the waker when the answer arrives.
     Poll(&'a Waker),
 }
 
-/// The differences between stores that the wheel has to know beyond their calls: how memory comes back, and whether
-/// values may hold it.
+/// The differences between stores beyond their calls: how memory returns, and whether values may hold it.
 pub(crate) trait Backend: KvStore {
-    /// Whether the store does not count the copies of data that is put.
+    /// Whether the store leaves counting the copies of put data to the wheel.
     const COPIES_UNCOUNTED: bool;
 
-    /// Returns the run that was lent, if it came back.
+    /// Returns the lent run, if it was returned.
     fn run(lent: Self::Lent) -> Option<Self::Memory>;
 
-    /// Returns a value that may wait until Python's object for it is made, or a copy if others wait for its memory.
+    /// Returns a value that may be held until its Python object is created, or a copy if others wait for its memory.
     fn answered(value: Option<Self::Value>) -> Answered;
 
-    /// Returns a value that may wait for its turn to be copied to a buffer, or the value if others wait for its memory.
+    /// Returns a value that may be held until it is copied to a buffer, or an error if others wait for its memory.
     fn kept(value: Self::Value) -> Result<Value, Self::Value>;
 
-    /// Returns a request among those of either kind.
+    /// Wraps a request as one of either kind.
     fn flying(flight: Flight<Self>) -> AnyFlight;
 
     /// Stores objects; in a store of this process as a sequence of KV blocks if there is a layout.
@@ -111,13 +110,13 @@ impl Backend for Client {
     }
 }
 
-/// One request, and what it needs once it is answered. A request that was answered has left its place.
+/// One request, with everything that its answer needs. Options become `None` once it is answered.
 pub(crate) enum Flight<S: Backend> {
     Put(Option<S::Pending<Put<S::Lent>>>, Option<Loan<S::Memory>>),
     Get(Option<S::Pending<Option<S::Value>>>),
-    /// Reads into memory of a pool, from which the view's is filled.
+    /// Reads into pool memory, from which the view is filled.
     Copy(Option<S::Pending<Option<S::Value>>>, Option<View>),
-    /// Reads into memory that was lent.
+    /// Reads into lent memory.
     Read(Option<S::Pending<Read<S::Lent>>>, Option<Loan<S::Memory>>),
     Flag(Option<S::Pending<bool>>),
     Count(Option<S::Pending<usize>>),
@@ -132,7 +131,7 @@ pub(crate) enum AnyFlight {
 }
 
 impl AnyFlight {
-    /// Returns the answer if it is there.
+    /// Returns the answer if it has arrived.
     pub(crate) fn look(
         &mut self,
         how: Look<'_>,
@@ -145,7 +144,7 @@ impl AnyFlight {
         }
     }
 
-    /// Takes the view of a request that is given up, to be released.
+    /// Takes the view of an abandoned request, to be released.
     pub(crate) fn take_view(&mut self) -> Option<View> {
         match self {
             AnyFlight::Store(Flight::Copy(_, view)) | AnyFlight::Client(Flight::Copy(_, view)) => {
@@ -175,7 +174,7 @@ impl<S: Backend> Flight<S> {
             Flight::Copy(pending, view) => land(pending, how, |answer| {
                 let view = view.take().expect("the view is there until the answer");
                 let value = match answer {
-                    // A caller that polls has a loop to go on with: the copy is made in turns.
+                    // A polling caller has a loop to serve, so copy in turns.
                     Ok(Some(value)) if matches!(how, Look::Poll(_)) => match S::kept(value) {
                         Ok(value) => return Answered::Copy(value, view),
                         Err(value) => Ok(Some(value)),
@@ -198,19 +197,19 @@ impl<S: Backend> Flight<S> {
     }
 }
 
-/// Waits for at most `at_most`, and no longer than a request's own patience.
+/// Waits for at most `at_most`, and at most the request's own time limit.
 ///
 /// # Errors
-/// The request if it is not answered by then.
+/// The request, if it is not answered in time.
 pub(crate) fn wait_for<P: PendingAnswer>(pending: P, at_most: Duration) -> Result<P::Output, P> {
     match pending.patience() {
-        // It answers that it was too late.
+        // The request's own deadline has passed, so `wait` returns at once.
         Duration::ZERO => Ok(pending.wait()),
         patience => pending.wait_timeout(at_most.min(patience)),
     }
 }
 
-/// Looks for the answer of one request, and settles it.
+/// Checks for the answer of one request, and settles it.
 fn land<P: PendingAnswer>(
     place: &mut Option<P>,
     how: Look<'_>,
@@ -237,7 +236,7 @@ fn land<P: PendingAnswer>(
     Some(settle(answer))
 }
 
-/// Settles an answer that brings back lent memory.
+/// Settles an answer that returns lent memory.
 pub(crate) fn returned<S: Backend>(
     answer: Answer<(Answered, S::Lent), S::Lent>,
     loan: Option<Loan<S::Memory>>,

@@ -1,7 +1,7 @@
 //! Values that belong to the process that made them.
 //!
-//! A forked child has the parent's memory and files, and none of its threads. It may neither use a store nor drop one:
-//! that would unmap memory from devices that the parent still uses.
+//! A forked child has the parent's memory and files, but none of its threads. It must neither use a store nor drop one,
+//! which would unmap memory from devices that the parent still uses.
 
 use std::process;
 
@@ -9,7 +9,7 @@ use pyo3::{PyResult, Python};
 
 use crate::errors;
 
-/// A value that only the process that made it uses and drops. Elsewhere it is left as it is.
+/// A value that only the process that made it uses and drops. Other processes leak it.
 pub(crate) struct Ours<T: Send> {
     value: Option<T>,
     process: u32,
@@ -35,7 +35,7 @@ impl<T: Send> Ours<T> {
 }
 
 impl<T: Send> Drop for Ours<T> {
-    /// Drops the value detached: that may wait for a drive or a server, and other threads need not wait with it.
+    /// Drops the value detached, because dropping may wait for a drive or a server.
     fn drop(&mut self) {
         let value = self.value.take();
         if self.process != process::id() {

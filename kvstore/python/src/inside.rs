@@ -19,11 +19,10 @@ use crate::session::Session;
 use crate::view::View;
 use crate::waiting::{self, wait};
 
-/// The stores of this process, to be closed at its end.
+/// The stores of this process, closed at its end.
 static OPEN: Mutex<Vec<Weak<Inside>>> = Mutex::new(Vec::new());
 
-/// Closes every store that is still open. Runs at the end of the process: a store that is only dropped ends as in a
-/// crash.
+/// Closes every open store. Runs at the end of the process, because a store that is only dropped ends as in a crash.
 #[pyfunction]
 pub(crate) fn close_all(py: Python<'_>) {
     let open = match OPEN.lock() {
@@ -42,16 +41,16 @@ pub(crate) fn close_all(py: Python<'_>) {
 /// An open store, or a closed one.
 pub(crate) struct Inside {
     session: Ours<RwLock<Option<Arc<Session<Store>>>>>,
-    /// Tenants by name, once they were used.
+    /// Tenants used so far, by name.
     tenants: Mutex<HashMap<String, Tenant>>,
-    /// Held while memory is registered, one after another.
+    /// Held while memory is registered, so that registrations run one at a time.
     registering: Mutex<()>,
-    /// Once it is being closed; answers with an error when it has ended.
+    /// Set once the store is being closed; the channel disconnects when it has ended.
     closing: OnceLock<Arc<Mutex<Receiver<()>>>>,
 }
 
 impl Inside {
-    /// Wraps a store, which is closed at the end of the process if not before.
+    /// Wraps a store, which is closed at the end of the process at the latest.
     pub(crate) fn new(store: Store) -> Arc<Inside> {
         let copied = Arc::new(AtomicU64::new(0));
         let (lender, timeout) = (Lender::Registered(Vec::new()), None);
@@ -68,7 +67,7 @@ impl Inside {
     /// Returns what to make requests with.
     ///
     /// # Errors
-    /// `ForkedError` in another process; `ClosedError` once it is closed.
+    /// `ForkedError` in another process; `ClosedError` once the store is closed.
     pub(crate) fn session(&self, py: Python<'_>) -> PyResult<Arc<Session<Store>>> {
         let session = self.session.here(py)?.read().unwrap_or_else(PoisonError::into_inner);
         session.clone().ok_or_else(|| errors::closed(py))
@@ -86,10 +85,11 @@ impl Inside {
         Ok(tenant)
     }
 
-    /// Registers memory with the devices. No byte is registered twice: a device's queue knows each by one region.
+    /// Registers memory with the devices. Refuses to register a byte twice: in a device's queue, each belongs to one
+    /// region.
     ///
     /// # Errors
-    /// `BadBufferError` if some of it is registered; the store's.
+    /// `BadBufferError` if some of the memory is registered; errors of the store.
     pub(crate) fn register(
         self: &Arc<Inside>,
         py: Python<'_>,
@@ -101,7 +101,7 @@ impl Inside {
             py,
             move || inside.registered(view),
             |registered| {
-                // Its caller has no region to close.
+                // The caller has left and has no region to close.
                 drop(registered.map(|memory| memory.close()));
             },
         )?;
@@ -144,7 +144,7 @@ impl Inside {
         Ok(shared)
     }
 
-    /// Ends the store and waits for that, also if an earlier call was left. Does nothing if it has ended.
+    /// Ends the store and waits for its end, even if an earlier call gave up waiting. Does nothing if it has ended.
     pub(crate) fn close(self: &Arc<Inside>, py: Python<'_>) -> PyResult<()> {
         let mut session = self.session.here(py)?.write().unwrap_or_else(PoisonError::into_inner);
         let Some(opened) = session.take() else {
@@ -157,22 +157,22 @@ impl Inside {
         let (ending, ended) = mpsc::channel();
         let _ = self.closing.set(Arc::new(Mutex::new(ended)));
         drop(session);
-        // It ends even if its caller does not wait for that. The end of the process finds this meanwhile, and waits.
+        // The store ends even if the caller stops waiting; the end of the process then waits for it.
         let (inside, store) = (Arc::clone(self), opened.store.clone());
         let ended = waiting::apart(py, move || {
             let ended = store.close().wait();
             drop::<(Sender<()>, _)>((ending, inside));
             ended
         });
-        // Their memory goes with the last request that uses it.
+        // Registered memory is freed with the last request that uses it.
         py.detach(|| drop(opened));
         ended?.map(drop).map_err(|unfinished| errors::of(py, &unfinished.error))
     }
 }
 
-/// Why memory was not registered.
+/// The reason why memory was not registered.
 enum Unregistered {
     Failed(Error),
-    /// Some of it is already; the view is released attached.
+    /// Some of the memory is already registered; the view must be released attached.
     Overlap(View),
 }

@@ -1,7 +1,7 @@
 //! The requests of one call and their answers.
 //!
-//! All of it but the results runs detached from the interpreter. Views that are done with are kept, and released where
-//! their job ends, attached.
+//! Everything except the results runs detached from the interpreter. Finished views are kept, and released attached
+//! when their job ends.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,23 +19,23 @@ use crate::bytes::{FEW, Unfilled};
 use crate::flight::{AnyFlight, Look};
 use crate::view::View;
 
-/// How long to wait for one answer of several before another is looked at. A connection's answers hold memory of its
-/// pool, for which others may wait.
+/// Time to wait for one of several answers before the next is checked. A connection's answers hold pool memory for
+/// which others may wait.
 const LOOK: Duration = Duration::from_millis(1);
-/// Bytes that are read before their answers are looked at: verifying them takes longer than a wake-up.
+/// Bytes read before their answers are taken, so that verifying them takes longer than a wake-up.
 const STEP_BYTES: usize = 4 << 20;
-/// The cost of a result beside its bytes, in bytes.
+/// The cost of a result in addition to its bytes, in bytes.
 pub(crate) const RESULT: usize = 256;
 
 /// A request of a job.
 enum Slot {
     Flying(AnyFlight),
     Landed(Answered),
-    /// So many bytes of a value were copied.
+    /// A value being copied, and the bytes copied so far.
     Filling(Filling, usize),
 }
 
-/// A value, and where it is copied to.
+/// A value and the destination of its copy.
 enum Filling {
     Object(Box<dyn Bytes>, Unfilled),
     View(Value, View),
@@ -53,7 +53,7 @@ pub(crate) struct Deadline {
 pub(crate) struct Job {
     slots: Vec<Slot>,
     flying: usize,
-    /// Results that are there, of the first requests.
+    /// Number of the first requests whose results are complete.
     filled: usize,
     /// When its requests are given up.
     pub(crate) deadline: Option<Deadline>,
@@ -71,12 +71,12 @@ impl Job {
         Job { slots, flying: 0, filled: 0, deadline, reads: 0, spent, copied: Arc::clone(copied) }
     }
 
-    /// Notes the length of a buffer that it reads into.
+    /// Adds the length of a buffer for a read.
     pub(crate) fn reads(&mut self, bytes: usize) {
         self.reads += bytes;
     }
 
-    /// Returns how many of its answers are worth a look before all have come.
+    /// Returns the number of answers to take at once before all have arrived.
     pub(crate) fn step(&self) -> usize {
         STEP_BYTES.saturating_mul(self.len()).checked_div(self.reads).unwrap_or(usize::MAX).max(1)
     }
@@ -87,7 +87,7 @@ impl Job {
         self.flying = self.slots.len();
     }
 
-    /// Makes it the job of requests that were answered.
+    /// Turns the job into one of answered requests.
     pub(crate) fn land(&mut self, answers: impl Iterator<Item = Answered>) {
         assert!(self.slots.is_empty(), "no request was made");
         self.slots.extend(answers.map(Slot::Landed));
@@ -98,13 +98,13 @@ impl Job {
         self.spent.push(view);
     }
 
-    /// Returns the views of a job that has no requests.
+    /// Returns the views of a job without requests.
     pub(crate) fn into_views(self) -> Vec<View> {
         assert!(self.slots.is_empty(), "no request was made");
         self.spent
     }
 
-    /// Returns the number of its requests.
+    /// Returns the number of requests.
     pub(crate) fn len(&self) -> usize {
         self.slots.len()
     }
@@ -114,7 +114,7 @@ impl Job {
         self.flying == 0
     }
 
-    /// Blocks until every request is answered or given up, or `at_most` has passed. Returns whether they are.
+    /// Blocks until every request is answered or abandoned, or `at_most` has passed. Returns whether they are.
     pub(crate) fn wait_for(&mut self, at_most: Duration) -> bool {
         let until = Instant::now() + at_most;
         while self.flying > 0 {
@@ -135,7 +135,7 @@ impl Job {
         self.is_over()
     }
 
-    /// Takes the answers that have come, and has `waker` called for each of the others. Returns their number.
+    /// Takes the answers that have arrived, and arranges `waker` for the others. Returns the number taken.
     pub(crate) fn poll(&mut self, waker: &Waker) -> usize {
         for position in 0..self.slots.len() {
             self.look(position, Look::Poll(waker));
@@ -143,13 +143,13 @@ impl Job {
         self.flying
     }
 
-    /// Takes the answer of one request if it has come, and else has `waker` called for it. Returns whether that was the
-    /// last of the job.
+    /// Takes the answer of one request if it has arrived, and otherwise arranges `waker`. Returns whether that was the
+    /// job's last answer.
     pub(crate) fn poll_one(&mut self, position: usize, waker: &Waker) -> bool {
         self.look(position, Look::Poll(waker)) && self.flying == 0
     }
 
-    /// Looks for one answer; returns whether it has come now.
+    /// Checks for one answer; returns whether it was taken now.
     fn look(&mut self, position: usize, how: Look<'_>) -> bool {
         let Slot::Flying(flight) = &mut self.slots[position] else { return false };
         let answered = flight.look(how, &self.copied, &mut self.spent);
@@ -159,8 +159,8 @@ impl Job {
         true
     }
 
-    /// Ends the requests that have no answer once it is too late. They may still be carried out: memory that was lent
-    /// to them is not lent again. Returns whether the job ended by that.
+    /// Ends unanswered requests after the deadline. They may still be carried out, so memory lent to them is not lent
+    /// again. Returns whether this ended the job.
     pub(crate) fn give_up_if_late(&mut self) -> bool {
         let late = self.deadline.filter(|deadline| deadline.left().is_zero() && self.flying > 0);
         let Some(Deadline { timeout: after, .. }) = late else { return false };
@@ -177,8 +177,8 @@ impl Job {
         true
     }
 
-    /// Copies values to Python's objects and to buffers, detached, as long as `left` bytes are left, which it counts
-    /// down. Returns whether all results are there.
+    /// Copies values to Python objects and buffers, detached, while `left` is positive, which it counts down in bytes.
+    /// Returns whether all results are complete.
     ///
     /// # Errors
     /// `MemoryError`.
@@ -201,7 +201,7 @@ impl Job {
         Ok(self.filled == self.slots.len())
     }
 
-    /// Returns the answers as Python objects, `None` for a request that failed, and the first failure.
+    /// Returns the answers as Python objects, with `None` for failed requests, and the first failure.
     pub(crate) fn results<'py>(
         mut self,
         py: Python<'py>,
@@ -245,7 +245,7 @@ impl Job {
 }
 
 impl Slot {
-    /// Makes room for a value that was answered; returns how many bytes are to be copied.
+    /// Makes room for an answered value; returns the number of bytes to copy.
     fn prepare(&mut self, py: Python<'_>, spent: &mut Vec<View>) -> PyResult<usize> {
         let answered = match std::mem::replace(self, Slot::Landed(Answered::Done)) {
             Slot::Landed(answered) => answered,
@@ -282,7 +282,7 @@ impl Slot {
         }
     }
 
-    /// Copies at most `left` bytes, which it counts down. Returns whether the result is there.
+    /// Copies at most `left` bytes, which it counts down. Returns whether the result is complete.
     fn fill(&mut self, left: &mut usize, spent: &mut Vec<View>, copied: &AtomicU64) -> bool {
         let bytes = self.left().min(*left);
         *left = left.saturating_sub(bytes.saturating_add(RESULT));
@@ -301,7 +301,7 @@ impl Slot {
         if self.left() > 0 {
             return false;
         }
-        // The value's memory is given back here, detached.
+        // The value's memory is returned here, detached.
         *self = match std::mem::replace(self, Slot::Landed(Answered::Done)) {
             Slot::Filling(Filling::Object(_, object), _) => {
                 Slot::Landed(Answered::Object(object.into_object()))

@@ -1,8 +1,7 @@
-//! Memory of which requests have runs: the caller's that was registered with a store's devices, or what a client shares
-//! with its server.
+//! Lends runs of memory to requests: of callers' memory registered with a store, or of memory shared with a server.
 //!
-//! A request gets a run for itself alone. Memory that another request has is not lent a second time: its bytes are
-//! copied instead, so that overlapping requests are slower and never wrong.
+//! A request has exclusive use of its run. Memory in use by another request is not lent again but copied, so that
+//! overlapping requests are slower, never wrong.
 
 use std::sync::{Arc, Mutex, Weak};
 
@@ -16,15 +15,15 @@ pub(crate) struct Lending<M> {
     len: usize,
     /// `None` once it is closed.
     idle: Mutex<Option<Pieces<M>>>,
-    /// None of its bytes: keeps the mapping when a lost server does not give its runs back.
+    /// An empty part that keeps the mapping when a lost server does not return runs.
     _anchor: Option<M>,
 }
 
-/// The memory whose runs are lent.
+/// All memory whose runs are lent.
 pub(crate) enum Lender<M> {
-    /// A store's registered regions, which stay until they are closed.
+    /// A store's registered regions, kept until they are closed.
     Registered(Vec<Arc<Lending<M>>>),
-    /// Memory that a client shares with its server, until the last Python object of it is gone.
+    /// Memory that a client shares with its server, kept until the last Python object that refers to it is gone.
     Shared(Mutex<Vec<Weak<Lending<M>>>>),
 }
 
@@ -41,14 +40,14 @@ impl<M: Divide> Lending<M> {
         Arc::new(Lending { start, len, idle, _anchor: None })
     }
 
-    /// Wraps all of the memory at the address `start`, which stays mapped as long as this.
+    /// Wraps all of the memory at the address `start`, and keeps it mapped.
     pub(crate) fn anchored(start: usize, mut all: M) -> Arc<Lending<M>> {
         let len = all.bytes();
         let _anchor = Some(all.split_off(len));
         Arc::new(Lending { start, len, idle: Mutex::new(Some(Pieces::new(all))), _anchor })
     }
 
-    /// Returns the address of its first byte.
+    /// Returns the address of the first byte.
     pub(crate) fn start(&self) -> usize {
         self.start
     }
@@ -58,27 +57,27 @@ impl<M: Divide> Lending<M> {
         self.len
     }
 
-    /// Returns whether it lends runs.
+    /// Returns whether the memory still lends runs.
     pub(crate) fn is_open(&self) -> bool {
         lock(&self.idle).is_some()
     }
 
-    /// Returns whether any of the `len` bytes at an address is its.
+    /// Returns whether any of the `len` bytes at an address lies in this memory.
     pub(crate) fn overlaps(&self, address: usize, len: usize) -> bool {
         address < self.start + self.len && self.start < address.saturating_add(len)
     }
 
-    /// Takes the `len` bytes at an address, unless they lie elsewhere or a request has some of them.
+    /// Takes the `len` bytes at an address, unless they lie elsewhere or a request uses some of them.
     pub(crate) fn take(self: &Arc<Lending<M>>, address: usize, len: usize) -> Option<(M, Loan<M>)> {
         let offset = address.checked_sub(self.start).filter(|offset| *offset < self.len)?;
         let run = lock(&self.idle).as_mut()?.take(offset, len)?;
         Some((run, Loan { of: Arc::clone(self), offset }))
     }
 
-    /// Lends no more, and returns the memory, or `None` if it was closed before.
+    /// Stops lending and returns the memory, or `None` if it was closed before.
     ///
     /// # Errors
-    /// How many bytes requests have, if any. Nothing changes then.
+    /// The number of bytes in use by requests, if any. Nothing changes then.
     pub(crate) fn close(&self) -> Result<Option<Pieces<M>>, usize> {
         let mut idle = lock(&self.idle);
         match idle.as_ref().map_or(0, Pieces::bytes_in_use) {
@@ -102,7 +101,7 @@ impl<M: Divide> Lender<M> {
         }
     }
 
-    /// Adds shared memory; registered regions are a list of their own.
+    /// Adds shared memory. Has no effect on registered regions, whose list is replaced instead.
     pub(crate) fn add(&self, memory: &Arc<Lending<M>>) {
         if let Lender::Shared(shared) = self {
             let mut shared = lock(shared);
@@ -121,8 +120,8 @@ impl<M: Divide> Lender<M> {
 }
 
 impl<M: Divide> Loan<M> {
-    /// Takes back what a request returned: the run as it was lent, or nothing if the store has ended or a device may
-    /// still write it. It is not lent again then.
+    /// Takes back a request's run, or `None` if the store has ended or a device may still write it; such a run is not
+    /// lent again.
     pub(crate) fn give(self, run: Option<M>) {
         let Some(run) = run else { return };
         // Locked after: a run of closed memory is dropped unlocked, since that may wait for the interpreter.

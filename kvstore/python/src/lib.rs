@@ -11,27 +11,27 @@
 //! | `source` | a store of this process or a connection, where Python needs one object; the options of a put |
 //! | `store` | the class `Store`: what only the process that has the store can ask for |
 //! | `inside` | an open store behind the objects that use it, and its end |
-//! | `queue` | the class `Queue`: requests that end at an eventfd |
-//! | `ready` | the jobs of a queue that have ended, and its eventfd |
-//! | `client` | the class `Client`: what only a client of another process can ask for; and `connect` |
-//! | `connection` | a connection behind the objects that use it: lost and come back, or closed |
+//! | `queue` | the class `Queue`: requests signalled by an eventfd |
+//! | `ready` | the ended jobs of a queue, and its eventfd |
+//! | `client` | the class `Client`: calls of a client; and `connect` |
+//! | `connection` | a connection behind the objects that use it, and its return after a loss |
 //! | `reaper` | the thread that takes a connection's answers for its queues |
-//! | `shared` | the memory that a client shares with its server, and with the next |
+//! | `shared` | the memory that a client shares with its server |
 //! | `streams` | the class `Pieces`, behind readers of objects of any length; and puts of such objects |
 //! | `blocks` | the classes `Layout`, `BlocksWriter` and `Lease` |
 //! | `arguments`, `options`, `numbers` | keys, buffers and settings, read from Python objects |
-//! | `session` | what requests are made with, over either kind of store, and the requests of each call |
+//! | `session` | the requests of each call, over either kind of store |
 //! | `job`, `flight`, `answer` | the requests of one call, one of them, and its answer |
-//! | `link` | a connection at one time: its session, and who takes its answers |
-//! | `memory` | the class `Region`: memory of the caller's that the devices know |
-//! | `lending` | memory of either kind, and which runs of it requests have |
+//! | `link` | a connection in one era: its session, and the thread that takes its answers |
+//! | `memory` | the class `Region`: registered memory of the caller |
+//! | `lending` | memory of either kind, and its runs lent to requests |
 //! | `view` | the bytes of a Python object, by its buffer protocol; copies through pointers |
-//! | `torch`, `dlpack` | the bytes of tensors, which have no such protocol |
+//! | `torch`, `dlpack` | the bytes of tensors, which lack the buffer protocol |
 //! | `bytes` | objects of the type `bytes`, filled without the interpreter |
 //! | `waiting` | waits that a signal ends |
 //! | `figures` | counters by name |
 //! | `errors` | the store's errors as Python exceptions |
-//! | `logs` | what driver and store log, for Python's `logging` |
+//! | `logs` | passes the logs of driver and store to Python's `logging` |
 //! | `forked` | values that a forked child must not drop |
 //! | `lock` | locks, whether or not a thread has panicked with one |
 

@@ -19,16 +19,16 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 #[derive(Clone)]
 pub(crate) struct Link {
     pub(crate) session: Arc<Session<Client>>,
-    /// Among the connections of this process.
+    /// Number of the connection in this process.
     pub(crate) number: u64,
     /// The number of times that it was connected again. Layouts are known to the server of one era.
     pub(crate) era: u64,
-    /// Takes answers for queues, once there is one.
+    /// The thread that takes answers for queues, once it is started.
     reaper: Arc<Mutex<Option<Arc<Reaper>>>>,
 }
 
 impl Link {
-    /// Wraps a connection whose requests are to be answered within `timeout`.
+    /// Wraps a connection whose requests must be answered within `timeout`.
     pub(crate) fn new(store: Client, timeout: Duration) -> Link {
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let (era, copied, reaper) = Default::default();
@@ -37,8 +37,8 @@ impl Link {
         Link { session, number, era, reaper }
     }
 
-    /// Returns the link over a new connection, in the place of this one, whose server is lost: with a pool if it had
-    /// one, for which requests are not to wait, and without its memory, which no other server can map.
+    /// Returns the link over a new connection that replaces this one, whose server is lost. Creates a pool at once if
+    /// this link had one, so that requests do not wait for it, and drops the memory, which no other server can map.
     ///
     /// # Errors
     /// As [`Client::make_pool`].
@@ -59,7 +59,7 @@ impl Link {
         Ok(Link { session, era: self.era + 1, ..self.clone() })
     }
 
-    /// Makes shared memory.
+    /// Allocates shared memory.
     ///
     /// # Errors
     /// As [`Client::allocate`].
@@ -70,10 +70,10 @@ impl Link {
         Ok(lending)
     }
 
-    /// Returns what takes answers for the connection's queues.
+    /// Returns the thread that takes answers for the connection's queues.
     ///
     /// # Errors
-    /// The system's, if it has no thread left.
+    /// The system's error, if it has no thread left.
     pub(crate) fn reaper(&self) -> io::Result<Arc<Reaper>> {
         let mut reaper = lock(&self.reaper);
         if let Some(reaper) = &*reaper {

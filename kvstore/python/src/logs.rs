@@ -1,7 +1,7 @@
-//! Passes what driver and store log to Python's `logging`, to the logger `adit`.
+//! Passes the logs of driver and store to the logger `adit` of Python's `logging`.
 //!
-//! Their threads must not wait for the interpreter, so a thread of its own takes their messages to Python. If Python is
-//! so slow that [`WAITING_MAX`] messages wait, further ones are dropped, and the next that is passed on tells how many.
+//! Their threads must not wait for the interpreter, so a separate thread passes messages to Python. If [`WAITING_MAX`]
+//! messages wait, further ones are dropped, and the next one passed on states their number.
 
 use std::fmt::{self, Write};
 use std::sync::OnceLock;
@@ -17,27 +17,27 @@ use tracing::{Event, Level, Metadata, Subscriber};
 
 use crate::forked::Ours;
 
-/// Messages that wait for Python at most.
+/// Maximum number of messages waiting for Python.
 const WAITING_MAX: usize = 1024;
-/// How long the end of the process waits for messages to be passed on.
+/// Time that the end of the process waits for messages to be passed on.
 const LAST_WAIT: Duration = Duration::from_secs(1);
 
-/// The sender of the process that started the thread: a forked child has no such thread, and its messages are dropped.
+/// The sender of the process that started the thread. A forked child has no thread, so its messages are dropped.
 static SENDER: OnceLock<Ours<SyncSender<Item>>> = OnceLock::new();
-/// Messages that were dropped since the last one that was passed on.
+/// Messages dropped since the last one passed on.
 static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 enum Item {
     Message {
-        /// Of Python's `logging`.
+        /// Level of Python's `logging`.
         level: u8,
         text: String,
     },
-    /// All messages before it were passed on.
+    /// Signals that all earlier messages were passed on.
     Flush(SyncSender<()>),
 }
 
-/// Sends messages on their way.
+/// Sends messages to the thread.
 struct Bridge;
 
 impl Subscriber for Bridge {
@@ -74,7 +74,7 @@ impl Visit for Text {
             "message" => write!(self.0, "{value:?}"),
             name => write!(self.0, " {name}={value:?}"),
         };
-        // A value that cannot be written is left out.
+        // A value that cannot be formatted is omitted.
         let _ = done;
     }
 }
@@ -92,7 +92,7 @@ fn level_of(level: &Level) -> u8 {
 /// Starts passing messages on. Has no effect the second time.
 ///
 /// # Errors
-/// The system's, if it has no thread left.
+/// The system's error, if it has no thread left.
 pub(crate) fn start() -> PyResult<()> {
     let (sender, receiver) = sync_channel(WAITING_MAX);
     if SENDER.set(Ours::new(sender)).is_ok() {
@@ -103,7 +103,7 @@ pub(crate) fn start() -> PyResult<()> {
     Ok(())
 }
 
-/// Waits a moment until messages so far are passed on. Runs at the end of the process, after stores are closed.
+/// Waits briefly until all messages so far are passed on. Runs at the end of the process, after stores are closed.
 #[pyfunction]
 pub(crate) fn flush_logs(py: Python<'_>) {
     let Some(sender) = SENDER.get().and_then(Ours::get) else { return };
@@ -122,7 +122,7 @@ fn serve(items: &Receiver<Item>) {
                 if dropped > 0 {
                     let _ = write!(text, " ({dropped} messages before it were dropped)");
                 }
-                // `None` once the interpreter ends.
+                // The result is `None` once the interpreter ends.
                 let Some(told) = Python::try_attach(|py| tell(py, level, &text)) else { return };
                 if let Err(why) = told {
                     Python::try_attach(|py| why.write_unraisable(py, None));

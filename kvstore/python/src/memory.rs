@@ -1,4 +1,4 @@
-//! The class `Region`: memory of the caller's that was registered with a store's devices.
+//! The class `Region`: the caller's memory, registered with a store's devices.
 
 use std::sync::Arc;
 
@@ -10,9 +10,9 @@ use crate::forked::Ours;
 use crate::lending::Lending;
 use crate::scope::{self, Scope};
 
-/// Memory that the store's devices know, returned by ``Store.register``.
+/// Registered memory, returned by ``Store.register``.
 ///
-/// Buffers that lie in it are read and written in place. It stays registered until it is closed.
+/// Buffers in it are read and written in place. It stays registered until it is closed.
 #[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct Region {
     memory: Ours<Arc<Lending<Buffer>>>,
@@ -34,14 +34,14 @@ impl Region {
         self.bytes
     }
 
-    /// Gives the memory back to its owner.
+    /// Return the memory to its owner.
     ///
-    /// Requests in its place are copied from then on. Closing it twice does nothing.
+    /// Later requests in this memory are copied. Closing twice does nothing.
     ///
     /// Raises
     /// ------
     /// BadBufferError
-    ///     If a request still uses some of it. Nothing changes then.
+    ///     If a request still uses some of the memory. Nothing changes then.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let memory = self.memory.here(py)?;
         let runs = memory.close().map_err(|in_use| {
@@ -50,7 +50,7 @@ impl Region {
             );
             errors::named(py, "BadBufferError", &text)
         })?;
-        // Unmapping waits for the kernel.
+        // Unmapping may wait for the kernel.
         py.detach(|| drop(runs));
         Ok(())
     }

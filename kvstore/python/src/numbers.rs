@@ -1,11 +1,11 @@
-//! Whole numbers, read from Python's arguments: one that does not fit is an `InvalidError` with its name and range.
+//! Reads whole numbers from Python's arguments. One out of range is an `InvalidError` with its name and range.
 
 use pyo3::exceptions::PyOverflowError;
 use pyo3::prelude::*;
 
 use crate::options;
 
-/// A number of an argument, or none, or a list of them.
+/// An argument's number, optional number, or list of numbers.
 trait Number: Sized {
     fn read(what: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Self>;
 }
@@ -40,7 +40,7 @@ impl<T: Number> Number for Vec<T> {
     }
 }
 
-/// Makes the function that reads each argument, by its name.
+/// Defines a function that reads each argument, by name.
 macro_rules! arguments {
     ($($name:ident: $kind:ty),+ $(,)?) => {
         $(pub(crate) fn $name(object: &Bound<'_, PyAny>) -> PyResult<$kind> {
@@ -79,17 +79,17 @@ arguments! {
     write_bytes_per_day: Option<u64>,
 }
 
-/// Reads the length of a stream, which may not be known.
+/// Reads the length of a stream, which may be unknown.
 pub(crate) fn stream_nbytes(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     Number::read("nbytes", object)
 }
 
-/// Reads where an answer ended that was not the first, if there was one.
+/// Reads the cursor of an earlier answer, if there was one.
 pub(crate) fn last_cursor(object: &Bound<'_, PyAny>) -> PyResult<Option<u64>> {
     Number::read("cursor", object)
 }
 
-/// Reads how many bytes may be copied at most, if that is limited.
+/// Reads the maximum number of bytes to copy, if it is limited.
 pub(crate) fn most_nbytes(object: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     Number::read("nbytes", object)
 }

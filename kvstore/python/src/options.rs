@@ -1,4 +1,4 @@
-//! Settings, read from Python's keyword arguments.
+//! Reads settings from Python's keyword arguments.
 #![allow(unsafe_code)]
 
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use crate::errors;
 /// Reads a target, or a list of targets.
 ///
 /// # Errors
-/// `InvalidError` for a text that is no target and for a path that cannot be one, `TypeError` for other objects.
+/// `InvalidError` for a text or path that is not a target, `TypeError` for other objects.
 pub(crate) fn targets(object: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
     // SAFETY: the program names the servers, and says by that that they are controllers: 'vfio-user:' in the
     // documentation of targets.
@@ -33,7 +33,7 @@ pub(crate) fn targets(object: &Bound<'_, PyAny>) -> PyResult<Vec<Target>> {
             "a target is a str such as 'uring:/data/kv.img', or a path, or there is a list of them: this is of {kind}"
         ))
     };
-    // Text of bytes is no list.
+    // Bytes are not a list of targets.
     let list = object.cast::<PySequence>().ok().filter(|_| !object.is_instance_of::<PyBytes>());
     let list = list.ok_or_else(none)?.try_iter()?;
     list.map(|item| target(&item?)?.ok_or_else(none)).collect()
@@ -57,7 +57,7 @@ fn target(object: &Bound<'_, PyAny>) -> PyResult<Option<Target>> {
         return Err(invalid(py, "the path of a target", text, fix));
     }
     let target = format!("uring:{text}").parse::<Target>();
-    // A comma begins options, and other bytes than UTF-8 have no text.
+    // A comma would begin options, and bytes that are not UTF-8 have no text.
     match target {
         Ok(Target::Kernel(kernel)) if kernel.file == path => Ok(Some(Target::Kernel(kernel))),
         _ => {
@@ -76,7 +76,7 @@ pub(crate) fn seconds(py: Python<'_>, what: &'static str, value: f64) -> PyResul
         .map_err(|_| invalid(py, what, value, "give seconds, from 0 to 1e19"))
 }
 
-/// Makes an exception that says how to correct a setting.
+/// Creates an exception that states how to correct a setting.
 pub(crate) fn invalid(
     py: Python<'_>,
     what: &'static str,
@@ -113,7 +113,7 @@ pub(crate) fn named<T: FromStr<Err = Error>>(py: Python<'_>, name: &str) -> PyRe
     name.parse().map_err(|why| errors::of(py, &why))
 }
 
-/// Reads a tenant's quota; none lifts it.
+/// Reads a tenant's quota; `None` lifts it.
 ///
 /// # Errors
 /// `InvalidError` for an unknown action.
@@ -126,7 +126,7 @@ pub(crate) fn quota(py: Python<'_>, bytes: Option<u64>, when: &str) -> PyResult<
     Ok(bytes.map(|bytes| Quota { bytes, when_reached }))
 }
 
-/// Reads what must hold of a key.
+/// Reads the condition of a put.
 ///
 /// # Errors
 /// `InvalidError` for two conditions.
@@ -161,7 +161,7 @@ pub(crate) fn dtype(py: Python<'_>, name: &str) -> PyResult<Dtype> {
     }
 }
 
-/// Makes the layout of a model's KV blocks.
+/// Creates the layout of a model's KV blocks.
 ///
 /// # Errors
 /// As [`Layout::new`].

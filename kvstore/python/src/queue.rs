@@ -1,8 +1,7 @@
-//! Requests that end at an eventfd: nothing waits, and one thread or event loop can serve any number of them.
+//! A queue of requests whose ends an eventfd signals: no call waits, and one thread or event loop can serve any number.
 //!
-//! Answers to a store's jobs are counted, and taken when the job is drained. Answers to a job that reads much are taken
-//! in steps, so that the first are verified while devices read the rest. A connection's jobs are settled by its
-//! [`Reaper`].
+//! Answers to a store's jobs are counted, and taken when the job is drained. Answers to a large read are taken in
+//! steps, so that the first are verified while devices read the rest. A connection's [`Reaper`] settles its jobs.
 
 use std::collections::{HashMap, VecDeque};
 use std::mem;
@@ -29,14 +28,14 @@ use crate::source::{PutArguments, Source};
 use crate::view::View;
 use crate::waiting::{self, TURN};
 
-/// Counts the answers of a job, and makes it ready with the last.
+/// Counts the answers of a job, and makes it ready at the last one.
 struct Countdown {
     number: u64,
     ready: Arc<Ready>,
     come: AtomicUsize,
-    /// With so many answers the job is ready.
+    /// Number of answers at which the job is ready.
     wanted: AtomicUsize,
-    /// Answers that are taken together, if all have not come.
+    /// Number of answers taken together before all have arrived.
     step: usize,
 }
 
@@ -46,8 +45,8 @@ impl Countdown {
         Arc::new(Countdown { number, ready: Arc::clone(ready), come, wanted, step })
     }
 
-    /// Makes the job ready after a step beyond the first `come` answers, of which `left` more will come; at once if
-    /// they are there already.
+    /// Makes the job ready one step after the first `come` answers, where `left` more will arrive; at once if those
+    /// have arrived.
     fn expect(&self, come: usize, left: usize) {
         let wanted = come + left.min(self.step);
         self.wanted.store(wanted, Ordering::SeqCst);
@@ -60,7 +59,7 @@ impl Countdown {
 impl Wake for Countdown {
     fn wake(self: Arc<Self>) {
         let come = self.come.fetch_add(1, Ordering::SeqCst) + 1;
-        // Once: those that come behind it are not wanted yet.
+        // Equality makes the job ready once: later answers are not wanted yet.
         if come == self.wanted.load(Ordering::SeqCst) {
             self.ready.push(self.number);
         }
@@ -90,7 +89,7 @@ impl Held {
     }
 }
 
-/// A job that has ended, some of whose results may be there.
+/// An ended job, whose results may be partly complete.
 struct Landed {
     number: u64,
     job: Job,
@@ -98,7 +97,7 @@ struct Landed {
 }
 
 impl Landed {
-    /// Appends what `drain` returns for it. If its values have no room, that is its failure: others have theirs.
+    /// Appends the job's entry of `drain`'s result. A lack of memory for its values is this job's failure only.
     fn append_to(self, ended: &Bound<'_, PyList>, filled: PyResult<()>) -> PyResult<()> {
         let (py, requests) = (ended.py(), self.job.len());
         let name = match self.token {
@@ -113,14 +112,14 @@ impl Landed {
     }
 }
 
-/// A queue's jobs, which a forked child leaves alone.
+/// A queue's jobs. A forked child must not touch them.
 struct Jobs {
     ready: Arc<Ready>,
     flying: Mutex<HashMap<u64, Flying>>,
-    /// Jobs whose results were not returned yet.
+    /// Ended jobs whose results were not returned yet.
     landed: Mutex<VecDeque<Landed>>,
     next: AtomicU64,
-    /// The thread that takes answers, if they are a connection's.
+    /// The thread that takes answers, if the queue is a connection's.
     reaper: Option<Arc<Reaper>>,
 }
 
@@ -145,8 +144,8 @@ impl Jobs {
     fn count(&self, number: u64, mut job: Job, token: Option<Py<PyAny>>) {
         let countdown = Countdown::new(number, &self.ready, job.step());
         let waker = Waker::from(Arc::clone(&countdown));
-        // An answer may come while this looks for it. All that are flying afterwards have the waker, so their
-        // answers are counted, and only theirs are.
+        // An answer may arrive during this poll. All requests still in flight afterwards have the waker, so exactly
+        // their answers are counted.
         let mut flying = lock(&self.flying);
         let left = job.poll(&waker);
         let held = Held::Counted(job, Arc::clone(&countdown));
@@ -164,10 +163,10 @@ impl Jobs {
         });
     }
 
-    /// Looks at no more than `most` jobs for whether they have ended.
+    /// Checks at most `most` named jobs, and collects the ended ones.
     fn land(&self, most: usize) {
         for number in self.ready.take(most) {
-            // A job may be named twice.
+            // A job may be named twice; the second time it is gone.
             let Some(Flying { held, token }) = lock(&self.flying).remove(&number) else { continue };
             let job = match held {
                 Held::Watched(landing) => {
@@ -189,12 +188,12 @@ impl Jobs {
         }
     }
 
-    /// Returns the number of jobs that were not returned.
+    /// Returns the number of jobs not yet returned.
     fn len(&self) -> usize {
         lock(&self.flying).len() + lock(&self.landed).len()
     }
 
-    /// Takes all jobs, to be ended by [`Held::wait`].
+    /// Takes all jobs, for [`Held::wait`].
     fn take_all(&self) -> Vec<Flying> {
         let flying = lock(&self.flying).drain().map(|(_, flying)| flying).collect();
         if let Some(reaper) = &self.reaper {
@@ -204,14 +203,13 @@ impl Jobs {
     }
 }
 
-/// Requests whose answers are collected later, returned by ``Store.queue`` and ``Client.queue``.
+/// A queue of requests whose answers are collected later, returned by ``Store.queue`` and ``Client.queue``.
 ///
 /// Each ``submit_…`` returns a number at once. When requests have ended, the eventfd is readable and ``drain`` returns
-/// their numbers with their results.
+/// their numbers and results.
 ///
-/// Buffers have to stay as they are until then. Python keeps them alive meanwhile. Jobs of a connection end within its
-/// timeout, and with ``LostError`` if its server is lost; the queue stays, with its eventfd, and works once the server
-/// is back.
+/// Buffers must not change until then; the queue keeps them alive. Jobs of a connection end within its timeout, and
+/// with ``LostError`` if its server is lost; the queue and its eventfd remain, and work once the server is back.
 #[pyclass(frozen, module = "adit", extends = Scope)]
 pub(crate) struct Queue {
     source: Source,
@@ -219,11 +217,11 @@ pub(crate) struct Queue {
 }
 
 impl Queue {
-    /// Makes a queue.
+    /// Creates a queue.
     ///
     /// # Errors
-    /// `ClosedError` or `ForkedError` as its source has them; a connection's if it cannot make its pool; `OSError` if
-    /// there is no eventfd or thread left.
+    /// `ClosedError` or `ForkedError` of its source; the error of a connection that cannot make its pool; `OSError` if
+    /// the system has no eventfd or thread left.
     pub(crate) fn new(py: Python<'_>, source: Source) -> PyResult<Py<Queue>> {
         let reaper = match &source {
             Source::Store(store) => store.session(py).map(|_| None)?,
@@ -257,7 +255,7 @@ impl Queue {
 impl Queue {
     /// Return the eventfd, which is readable while ``drain`` has something to return.
     ///
-    /// It belongs to the queue: do not close it. Reading it is allowed and not needed.
+    /// It belongs to the queue: do not close it. Reading it is allowed but unnecessary.
     fn event_fd(&self, py: Python<'_>) -> PyResult<i32> {
         Ok(self.state.here(py)?.ready.event_fd())
     }
@@ -285,11 +283,11 @@ impl Queue {
     /// values : iterable of buffers
     ///     Copied before this returns, unless they lie in registered memory or memory of ``Client.allocate``.
     /// token : object, optional
-    ///     What ``drain`` returns instead of the number.
+    ///     An object that ``drain`` returns instead of the number.
     /// ttl, tenant, after, layout : optional
-    ///     As for ``Store.put_many``. A connection's objects are its own tenant's, and there is no ``after``.
+    ///     As for ``Store.put_many``. A connection's objects belong to its own tenant, and it has no ``after``.
     /// if_absent, if_version : optional
-    ///     As for ``Store.put``, for each of them.
+    ///     As for ``Store.put``, for each object.
     ///
     /// Returns
     /// -------
@@ -325,7 +323,7 @@ impl Queue {
 
     /// Read several objects into buffers; see ``Store.get_many_into``.
     ///
-    /// Buffers outside registered memory are filled by ``drain``, and a connection's as soon as they are answered.
+    /// ``drain`` fills buffers outside registered memory; a connection's are filled as soon as the answer arrives.
     #[pyo3(signature = (keys, buffers, *, token=None))]
     fn submit_get_into(
         &self,
@@ -338,19 +336,19 @@ impl Queue {
         self.submit(py, token, Call::GetInto(items))
     }
 
-    /// Ask which objects exist; see ``Store.exists_many``.
+    /// Check which objects exist; see ``Store.exists_many``.
     #[pyo3(signature = (keys, *, token=None))]
     fn submit_exists(&self, keys: &Bound<'_, PyAny>, token: Option<Py<PyAny>>) -> PyResult<u64> {
         self.submit_keys(keys, token, Call::Exists)
     }
 
-    /// Ask which objects exist, and count as a use of each; see ``Store.refresh_many``.
+    /// Check which objects exist, and count a use of each; see ``Store.refresh_many``.
     #[pyo3(signature = (keys, *, token=None))]
     fn submit_refresh(&self, keys: &Bound<'_, PyAny>, token: Option<Py<PyAny>>) -> PyResult<u64> {
         self.submit_keys(keys, token, Call::Refresh)
     }
 
-    /// Ask which objects went; see ``Store.removals``, whose return value is the one result.
+    /// Query removed objects; see ``Store.removals``, whose return value is the one result.
     #[pyo3(signature = (cursor=None, *, prefix=None, token=None))]
     fn submit_removals(
         &self,
@@ -363,7 +361,7 @@ impl Queue {
         self.submit(py, token, Call::Removals(prefix, cursor))
     }
 
-    /// Ask how many objects exist before the first miss; see ``Store.lookup_prefix``. The results are that number.
+    /// Count the objects before the first miss; see ``Store.lookup_prefix``. The count is the one result.
     #[pyo3(signature = (keys, *, token=None))]
     fn submit_lookup_prefix(
         &self,
@@ -398,20 +396,20 @@ impl Queue {
         self.submit(py, token, Call::Commit)
     }
 
-    /// Return what has ended, without waiting. There may be none though the eventfd was readable: of a job that reads
-    /// much, what has come is verified by the next call, while devices read the rest.
+    /// Return ended jobs without waiting. The list may be empty although the eventfd was readable, because a call also
+    /// verifies the first answers of a large read while devices read the rest.
     ///
     /// Parameters
     /// ----------
     /// nbytes : int, optional
-    ///     About how many bytes of values to copy in this call, for an event loop that has others to serve. The rest is
-    ///     for the next calls: the eventfd stays readable. By default all.
+    ///     Approximate bytes of values to copy in this call, for an event loop with other work. The rest is left to the
+    ///     next calls: the eventfd stays readable. By default all.
     ///
     /// Returns
     /// -------
     /// list of tuple
     ///     For each job its number or token, its results in the order of its keys, and the first failure or ``None``.
-    ///     The result of a request that failed is ``None``.
+    ///     The result of a failed request is ``None``.
     #[pyo3(signature = (nbytes=None))]
     fn drain<'py>(
         &self,
@@ -441,11 +439,11 @@ impl Queue {
         appended.map(|()| ended)
     }
 
-    /// Wait for all jobs, and forget those that were not drained.
+    /// Wait for all jobs, and drop undrained ones.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let state = self.state.here(py)?;
         let flying = py.detach(|| state.take_all());
-        // Their buffers are released here, attached, and without the lock: a token may call this queue as it goes.
+        // Release buffers here, attached and without the lock, because a token's destructor may call this queue.
         let landed = mem::take(&mut *lock(&state.landed));
         drop(landed);
         if flying.is_empty() {
@@ -457,7 +455,7 @@ impl Queue {
 }
 
 impl Drop for Queue {
-    /// Devices may still write to buffers of jobs in flight: they end first.
+    /// Waits for jobs in flight, because devices may still write to their buffers.
     fn drop(&mut self) {
         let _ = Python::try_attach(|py| {
             if let Err(why) = self.close(py) {

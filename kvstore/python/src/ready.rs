@@ -1,4 +1,4 @@
-//! The jobs of a queue that have ended, and the eventfd that says so.
+//! The ended jobs of a queue, and the eventfd that signals them.
 
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ pub(crate) struct Ready {
 
 impl Ready {
     /// # Errors
-    /// The system's, if it has no eventfd left.
+    /// The system's error, if it has no eventfd left.
     pub(crate) fn new() -> nix::Result<Ready> {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let event = EventFd::from_value_and_flags(0, flags)?;
@@ -32,7 +32,7 @@ impl Ready {
         }
     }
 
-    /// Takes at most so many that were named. The eventfd stays readable for the others.
+    /// Takes at most `most` named jobs. The eventfd stays readable for the others.
     pub(crate) fn take(&self, most: usize) -> Vec<u64> {
         let mut numbers = lock(&self.numbers);
         // There may be nothing to read: its owner may have read it.
@@ -46,9 +46,9 @@ impl Ready {
         taken
     }
 
-    /// Makes the eventfd readable, for a job that was taken and goes on.
+    /// Makes the eventfd readable, for a taken job that continues.
     pub(crate) fn raise(&self) {
-        // Fails only if the counter is full, and then it is readable.
+        // This fails only if the counter is full, and then the eventfd is readable.
         let _ = self.event.write(1);
     }
 

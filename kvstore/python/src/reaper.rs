@@ -1,11 +1,11 @@
 //! Takes a connection's answers for its queues.
 //!
-//! A store answers on threads of its own, while a server's answers stay in the connection's ring until they are taken
-//! out. A thread does that while jobs of queues are in flight. It settles each request as soon as it is answered:
-//! values leave the connection's pool, so that others find memory there. It makes a job ready with the last of its
-//! requests, and ends those that are late. It touches no Python object.
+//! A store answers on its own threads, while a server's answers stay in the connection's ring until they are taken out.
+//! A thread takes them while jobs of queues are in flight. It settles each request as soon as it is answered: values
+//! leave the connection's pool, so that others find memory in it. It makes a job ready with its last request, and ends
+//! late jobs. It touches no Python object.
 //!
-//! When a server is lost, all that it had is answered at once. So the thread has to watch the newest connection only.
+//! When a server is lost, all its requests are answered at once, so the thread watches only the newest connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -23,24 +23,24 @@ use crate::job::Job;
 use crate::lock::lock;
 use crate::ready::Ready;
 
-/// A job of a queue whose requests a server has.
+/// A job of a queue with requests at a server.
 pub(crate) struct Landing {
     number: u64,
     ready: Arc<Ready>,
     /// `None` once its queue has taken it.
     job: Mutex<Option<Job>>,
-    /// Every request is settled, or the job was taken.
+    /// Whether every request is settled or the job was taken.
     is_over: AtomicBool,
 }
 
 impl Landing {
-    /// Takes the job. No other thread waits for its end any more.
+    /// Takes the job, so that no other thread waits for its end.
     pub(crate) fn take(&self) -> Option<Job> {
         self.is_over.store(true, Ordering::Release);
         lock(&self.job).take()
     }
 
-    /// Looks for the answer of one request.
+    /// Checks for the answer of one request.
     fn settle(self: &Arc<Landing>, position: usize, desk: &Arc<Desk>) {
         let mut job = lock(&self.job);
         let has_ended = job
@@ -65,7 +65,7 @@ impl Landing {
     }
 }
 
-/// Names a request that was answered.
+/// A waker that names its request as answered.
 struct Nudge {
     landing: Weak<Landing>,
     position: usize,
@@ -80,7 +80,7 @@ impl Nudge {
 }
 
 impl Wake for Nudge {
-    /// Runs on whichever thread took the answer.
+    /// Runs on the thread that took the answer.
     fn wake(self: Arc<Self>) {
         if let Some(landing) = self.landing.upgrade() {
             self.desk.tell(landing, self.position);
@@ -94,9 +94,9 @@ struct News {
     /// The newest connection and its era, while jobs are in flight.
     client: Option<(u64, Client)>,
     answered: Vec<(Arc<Landing>, usize)>,
-    /// Jobs in flight, those that are late first: all of a connection have as long.
+    /// Jobs in flight in the order of their deadlines, because all jobs of a connection have the same timeout.
     flying: VecDeque<(Instant, Weak<Landing>)>,
-    /// The thread sleeps until answers come.
+    /// Whether the thread sleeps until answers arrive.
     sleeps: bool,
     is_over: bool,
 }
@@ -104,7 +104,7 @@ struct News {
 #[derive(Default)]
 struct Desk {
     news: Mutex<News>,
-    /// Signalled when jobs come, and at the end.
+    /// Signalled when jobs arrive, and at the end.
     work: Condvar,
 }
 
@@ -115,7 +115,7 @@ impl Desk {
         rouse(news);
     }
 
-    /// Returns the connection and how long to sleep at most, once there are jobs. `None` at the end.
+    /// Waits for jobs; returns the connection and the maximum sleep, or `None` at the end.
     fn next(&self) -> Option<(Client, Duration)> {
         let mut news = lock(&self.news);
         loop {
@@ -130,7 +130,7 @@ impl Desk {
                 let (_, client) = news.client.as_ref().expect("jobs have a connection");
                 return Some((client.clone(), left));
             }
-            // The connection ends when its owner closes it, not when this thread looks next.
+            // Drop the client now, so that the connection ends when its owner closes it.
             let client = news.client.take();
             let is_over = news.is_over;
             drop(news);
@@ -145,7 +145,7 @@ impl Desk {
         }
     }
 
-    /// Returns the requests that were answered, after a sleep if there are none.
+    /// Returns the answered requests, after a sleep if there are none.
     fn answered(&self, client: &Client, at_most: Duration) -> Vec<(Arc<Landing>, usize)> {
         let mut news = lock(&self.news);
         if news.answered.is_empty() && !news.is_over {
@@ -158,7 +158,7 @@ impl Desk {
         mem::take(&mut news.answered)
     }
 
-    /// Ends jobs that are late.
+    /// Ends late jobs.
     fn give_up_late(&self) {
         let now = Instant::now();
         let mut late = Vec::new();
@@ -171,7 +171,7 @@ impl Desk {
     }
 }
 
-/// Makes the thread look at its work.
+/// Wakes the thread to check its work.
 fn rouse(mut news: MutexGuard<'_, News>) {
     let client = if mem::take(&mut news.sleeps) { news.client.clone() } else { None };
     drop(news);
@@ -189,7 +189,7 @@ impl Reaper {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The system's.
+    /// The system's error.
     pub(crate) fn start() -> io::Result<Reaper> {
         let desk = Arc::new(Desk::default());
         let its = Arc::clone(&desk);
@@ -197,8 +197,8 @@ impl Reaper {
         Ok(Reaper { desk })
     }
 
-    /// Pushes the end of a job, whose requests were made over the client of an era, to `ready`. Passes the job to `fly`
-    /// before.
+    /// Arranges that the end of a job, whose requests were made over an era's client, is pushed to `ready`. First
+    /// passes the job to `fly`.
     pub(crate) fn launch(
         &self,
         (era, client): (u64, &Client),
@@ -222,11 +222,11 @@ impl Reaper {
         if requests == 0 {
             return landing.end();
         }
-        // An answer that comes meanwhile is settled here or by the thread, but only by one of them.
+        // An answer that arrives meanwhile is settled either here or by the thread.
         (0..requests).for_each(|position| landing.settle(position, &self.desk));
     }
 
-    /// Makes the thread notice that jobs were taken before their end.
+    /// Informs the thread that jobs were taken before their end.
     pub(crate) fn rouse(&self) {
         rouse(lock(&self.desk.news));
     }
@@ -243,7 +243,7 @@ impl Drop for Reaper {
 
 fn serve(desk: &Arc<Desk>) {
     while let Some((client, at_most)) = desk.next() {
-        // A job whose answer panics is given up when it is late, as no other thread waits for it.
+        // A job whose answer panics is ended when it is late, because no other thread waits for it.
         let _ = caught("it took answers, which is a bug", || {
             client.take_answers();
             for (landing, position) in desk.answered(&client, at_most) {

@@ -1,9 +1,9 @@
-//! The class `Scope`: what the ``with`` statement ends.
+//! The class `Scope`: objects that a ``with`` statement ends.
 
 use pyo3::PyClass;
 use pyo3::prelude::*;
 
-/// Returns how a ``repr`` says whether an object can be used.
+/// Returns the state of an object for its ``repr``.
 pub(crate) fn state(is_open: bool) -> &'static str {
     if is_open { "open" } else { "closed" }
 }
@@ -16,15 +16,15 @@ pub(crate) struct Scope {
 }
 
 impl Scope {
-    /// Makes the scope of an object whose method `end` the statement calls.
+    /// Creates the scope of an object whose method `end` the statement calls.
     pub(crate) fn until(end: &'static str) -> Scope {
         Scope { end }
     }
 
-    /// Makes such an object.
+    /// Creates such an object.
     ///
     /// # Errors
-    /// The interpreter's.
+    /// The interpreter's error.
     pub(crate) fn of<T: PyClass<BaseType = Scope>>(
         py: Python<'_>,
         object: T,

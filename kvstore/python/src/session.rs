@@ -1,6 +1,6 @@
-//! Requests of a call, made of its keys and buffers.
+//! Makes the requests of a call from its keys and buffers.
 //!
-//! As in `flight`, nothing here touches a Python object but through the address and length of its buffer.
+//! As in `flight`, this module touches Python objects only through the address and length of their buffers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -17,40 +17,40 @@ use crate::job::{Deadline, Job};
 use crate::lending::{Lender, Loan};
 use crate::view::View;
 
-/// The most removals of one answer.
+/// Maximum removals in one answer.
 const REMOVALS_MAX: usize = 1000;
 
-/// A call, with what it is about.
+/// A call with its arguments.
 pub(crate) enum Call {
     /// Stores objects, those in memory that the devices know in place.
     Put(Vec<(Key, View)>, PutWith),
     /// Reads objects.
     Get(Vec<Key>),
-    /// Reads objects into writable buffers: in place where a buffer lies in memory that the devices know.
+    /// Reads objects into writable buffers, in place where a buffer lies in registered memory.
     GetInto(Vec<(Key, View)>),
-    /// Asks which objects exist.
+    /// Checks which objects exist.
     Exists(Vec<Key>),
-    /// Like `Exists`, and counts as a use of each.
+    /// Like `Exists`, but counts a use of each.
     Refresh(Vec<Key>),
     /// Removes objects.
     Delete(Vec<Key>),
-    /// Sets when objects expire.
+    /// Sets the expiry of objects.
     Touch(Vec<Key>, Duration),
-    /// Asks how many objects exist before the first miss.
+    /// Counts the objects before the first miss.
     LookupPrefix(Vec<Key>),
-    /// Asks which objects went after a position, of those with a prefix.
+    /// Returns removed objects with a prefix, after a position.
     Removals(Vec<u8>, Option<u64>),
-    /// Makes what was acknowledged survive a power cut.
+    /// Makes acknowledged changes survive a power cut.
     Commit,
 }
 
-/// Makes requests: a store or a connection to one, and the memory that its devices know.
+/// Makes requests: a store or a connection to one, with its registered memory.
 pub(crate) struct Session<S: Backend> {
     pub(crate) store: S,
     pub(crate) lender: Lender<S::Memory>,
     /// Bytes copied between buffers and the store's or the client's memory that the store does not count.
     pub(crate) copied: Arc<AtomicU64>,
-    /// Within which requests are answered, if the store has no deadlines of its own.
+    /// Time limit of requests, if the store has no deadlines of its own.
     pub(crate) timeout: Option<Duration>,
 }
 
@@ -66,7 +66,7 @@ impl<S: Backend> Session<S> {
         job
     }
 
-    /// Takes the memory of a buffer, if the devices know it and no request has it.
+    /// Takes the memory of a buffer, if it is registered and no request uses it.
     fn lend(&self, view: &View) -> Option<(S::Memory, Loan<S::Memory>)> {
         self.lender.take(view.address(), view.len())
     }
@@ -120,7 +120,7 @@ impl<S: Backend> Session<S> {
         job
     }
 
-    /// Returns bytes that are copied as they are put.
+    /// Returns bytes that the put copies.
     fn plain<'a>(&self, view: &'a View) -> S::Data<'a> {
         if S::COPIES_UNCOUNTED {
             self.copied.fetch_add(view.len() as u64, Ordering::Relaxed);
@@ -146,7 +146,7 @@ impl<S: Backend> Session<S> {
                 }
             }
         }
-        // Those that need memory of a pool go last: values that are not collected yet cannot hold up the others.
+        // Requests that need pool memory come last, so that uncollected values do not delay the others.
         let read = self.store.get_many_into(lent).into_iter().zip(loans);
         let read = read.map(|(pending, (at, loan))| (at, Flight::Read(Some(pending), Some(loan))));
         let copy = self.store.get_many(plain).into_iter().zip(views);
@@ -157,10 +157,10 @@ impl<S: Backend> Session<S> {
         job
     }
 
-    /// Reads one layer of KV blocks into memory that the devices know.
+    /// Reads one layer of KV blocks into registered memory.
     ///
     /// # Errors
-    /// The position of a buffer that is not in such memory, or that a request has.
+    /// The position of a buffer that is not in such memory, or that another request uses.
     pub(crate) fn get_layer(
         &self,
         layer: u32,
@@ -188,7 +188,7 @@ impl<S: Backend> Session<S> {
 }
 
 impl Session<Store> {
-    /// Writes one layer of reserved blocks, and waits for that.
+    /// Writes one layer of reserved blocks, and waits for the answers.
     pub(crate) fn fill(&self, writer: &BlocksWriter, layer: u32, data: Vec<View>) -> Job {
         let mut job = self.job();
         let part = |view| match self.lend(view) {
@@ -196,7 +196,7 @@ impl Session<Store> {
             None => (view.bytes().into(), None::<Loan<Buffer>>),
         };
         let (payloads, loans): (Vec<Payload<'_>>, Vec<_>) = data.iter().map(part).unzip();
-        // A wrong number of buffers has more answers than loans.
+        // With a wrong number of buffers, there are more answers than loans.
         let loans = loans.into_iter().chain(std::iter::repeat_with(|| None));
         let asked = writer.put_layer(layer, payloads).into_iter().zip(loans);
         job.land(asked.map(|(pending, loan)| {
@@ -206,7 +206,7 @@ impl Session<Store> {
         job
     }
 
-    /// Turns written blocks into objects, and waits for that.
+    /// Turns written blocks into objects, and waits for the answers.
     pub(crate) fn seal(&self, writer: BlocksWriter) -> Job {
         let mut job = self.job();
         let stored = |outcome| Answered::Flag(outcome == Outcome::Stored);

@@ -1,7 +1,7 @@
-//! Memory that a client shares with its server, as Python's objects have it.
+//! Memory that a client shares with its server, as Python objects refer to it.
 //!
-//! They refer to the memory by its address and keep a [`Memory`], so the mapping stays in place until the last of them
-//! is gone, also when the server is lost. No other server can map it: then it is memory like any other.
+//! They refer to it by address and keep a [`Memory`], so the mapping stays until the last of them is gone, even if the
+//! server is lost. No other server can map it, so it is then ordinary memory.
 
 use std::sync::Arc;
 

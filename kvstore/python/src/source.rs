@@ -51,10 +51,10 @@ macro_rules! with_session {
 pub(crate) use with_session;
 
 impl Source {
-    /// Makes the requests of a call, detached, and passes the job on with the link that it goes over, if any.
+    /// Makes the requests of a call, detached, and passes on the job with its link, if any.
     ///
     /// # Errors
-    /// `ForkedError` in another process; `ClosedError` once it is closed.
+    /// `ForkedError` in another process; `ClosedError` once the source is closed.
     pub(crate) fn begin<T: Send>(
         &self,
         py: Python<'_>,
@@ -108,7 +108,7 @@ impl Source {
     /// Defines a layout of KV blocks.
     ///
     /// # Errors
-    /// As [`Source::begin`]; the request's.
+    /// As [`Source::begin`]; the error of the request.
     pub(crate) fn layout(&self, py: Python<'_>, shape: Shape) -> PyResult<Layout> {
         match self {
             Source::Store(store) => {
@@ -125,7 +125,7 @@ impl Source {
     /// Ends the store or the connection. Does nothing if it has ended.
     ///
     /// # Errors
-    /// `ForkedError` in another process; the store's.
+    /// `ForkedError` in another process; the error of the store.
     pub(crate) fn close(&self, py: Python<'_>) -> PyResult<()> {
         match self {
             Source::Store(store) => store.close(py),

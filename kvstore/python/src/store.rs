@@ -27,52 +27,52 @@ use crate::waiting::{self, wait};
 /// Parameters
 /// ----------
 /// target : str, os.PathLike or list of them
-///     Its devices in the order in which they were formatted, such as ``"uring:kv.img"`` for a file or a block device
-///     or ``"vfio:0000:01:00.0"`` for a controller. A path, such as a ``pathlib.Path``, is that of a file or a block
-///     device, and means ``uring:``; text is always a whole target.
+///     The devices in the order in which they were formatted, such as ``"uring:kv.img"`` for a file or a block device
+///     or ``"vfio:0000:01:00.0"`` for a controller. A path, such as a ``pathlib.Path``, names a file or a block device
+///     and means ``uring:``; text is always a whole target.
 /// durability : {"restart", "volatile", "durable"}
 ///     What an acknowledged put promises after a crash.
 /// policy : {"auto", "lru", "s3fifo"}
-///     Which objects go first when the store is full.
+///     The order of eviction when the store is full.
 /// threads : int, optional; cores : list of int, optional
-///     Number of threads, at most one for each shard; in its place, the cores to pin threads to.
+///     Number of threads, at most one per shard; or instead, the cores to pin threads to.
 /// pool_bytes : int
-///     Memory for data that is not in registered memory. Also the longest such object that goes in one piece; see
+///     Memory for data outside registered memory. It also bounds the length of such an object moved in one piece; see
 ///     ``reader`` and ``put_from`` for longer ones.
 /// tier_bytes : int
-///     The most memory for hot objects, which then come without a device; 0 for none. Less while memory is short.
+///     Maximum memory for hot objects, which are then read without a device; 0 for none. Less while memory is short.
 /// timeout : float
-///     Seconds within which a request has to begin.
+///     Seconds within which a request must begin.
 /// command_timeout : float
-///     Seconds that a device may take for a command, after which it is aborted.
+///     Seconds after which a device's command is aborted.
 /// capacity_bytes, capacity_objects : int, optional
-///     Fewer than there is room for.
+///     Limits below the store's capacity.
 /// write_bytes_per_day : int, optional
-///     How much objects may write.
+///     Budget of bytes written by objects per day.
 /// keep_outdated : bool
-///     Whether objects stay that damage to the journal may have made outdated. By default they are misses, for ever.
+/// Whether to keep objects that damage to the journal may have made outdated. By default they become misses forever.
 ///
 /// Raises
 /// ------
 /// InvalidError
-///     If a target or an option is invalid; numbers are named with their range.
+///     If a target or an option is invalid; the text states a number's range.
 /// RefusedError
-///     If the system refuses: missing rights, or another process has the store.
+///     If the system refuses: rights are missing, or another process has the store.
 /// MediaError
 ///     If the devices hold no store.
 ///
 /// Notes
 /// -----
-/// Close a store before the process ends, as the ``with`` statement does: otherwise its end is that of a crash. Calls
-/// from other threads go on while one waits. After a fork only the parent can use it.
+/// Close a store before the process ends, as the ``with`` statement does: otherwise it ends as in a crash. Calls from
+/// other threads proceed while one waits. After a fork only the parent can use the store.
 ///
-/// Signals are handled while a call waits, so that Ctrl-C ends it by ``KeyboardInterrupt``. What it asked for may be
-/// done still: an object may be stored, and a device may read or write its buffers. They are kept until that has ended,
-/// and are not to be used before: ``commit`` or ``close`` waits for it.
+/// Signals are handled while a call waits, so that Ctrl-C ends it by ``KeyboardInterrupt``. The request may still be
+/// carried out: an object may be stored, and a device may read or write the call's buffers, which are kept alive. Do
+/// not use them before ``commit`` or ``close`` has returned.
 #[pyclass(frozen, module = "adit", extends = Calls)]
 pub(crate) struct Store {
     inside: Arc<Inside>,
-    /// Its targets.
+    /// The targets as text.
     name: String,
 }
 
@@ -123,25 +123,25 @@ impl Store {
         Ok(calls.add_subclass(Store { inside, name }))
     }
 
-    /// Format devices as a store. What they held is lost.
+    /// Format devices as a store. Their contents are lost.
     ///
     /// Parameters
     /// ----------
     /// target : str, os.PathLike or list of them
     ///     The devices, in the order in which they will be opened; see ``Store``.
     /// size : int, optional
-    ///     Bytes of a regular file, which is made or extended and allocated. A format that is refused leaves no file,
-    ///     and none longer than it was.
+    ///     Bytes of a regular file, which is created or extended, and allocated. A refused format leaves no new file,
+    ///     and no longer one.
     /// shards : int
-    ///     The most threads that the store can use.
+    ///     Maximum number of threads that the store can use.
     /// objects_max : int, optional
-    ///     Number of objects to have room for. One for each 64 KiB by default.
+    ///     Maximum number of objects. By default one per 64 KiB.
     /// key_bytes : int
-    ///     Length of the longest keys of so many objects.
+    ///     Length of the longest keys with which the store holds ``objects_max`` objects.
     /// label : str
     ///     A name of at most 32 bytes.
     /// force : bool
-    ///     Whether to overwrite contents, a store among them.
+    ///     Whether to overwrite contents, including a store.
     ///
     /// Returns
     /// -------
@@ -183,7 +183,7 @@ impl Store {
         Ok(room)
     }
 
-    /// Store an object, in the place of one with the same key.
+    /// Store an object, replacing one with the same key.
     ///
     /// Parameters
     /// ----------
@@ -191,38 +191,38 @@ impl Store {
     ///     1 to 512 bytes.
     /// value : buffer
     ///     Any object with contiguous bytes: a buffer, such as ``bytes``, ``memoryview`` or a NumPy array; a torch
-    ///     tensor on the CPU; or another array that has DLPack, of the CPU's. Objects and pointers are refused, as
-    ///     addresses mean nothing outside the process. In registered memory it is not copied.
+    ///     tensor on the CPU; or another array with DLPack on the CPU. Objects and pointers are refused, because
+    ///     addresses mean nothing outside the process. Values in registered memory are not copied.
     /// ttl : float, optional
-    ///     Seconds until it expires.
+    ///     Seconds until the object expires.
     /// tenant : str, optional
-    ///     Its owner.
+    ///     The object's owner.
     /// after : bytes or str, optional
-    ///     The key of an object to place it behind.
+    ///     The key of the object to place this one behind.
     /// layout : Layout, optional
-    ///     Its shape, if it is a KV block.
+    ///     The shape, if the object is a KV block.
     /// if_absent : bool
-    ///     Whether to store it only if there is no such object.
+    ///     Whether to store only if the key has no object.
     /// if_version : int, optional
-    ///     The version that the object must have which it replaces; see ``get_versioned``.
+    ///     The version that the replaced object must have; see ``get_versioned``.
     ///
     /// Returns
     /// -------
     /// bool
-    ///     False if admission or the write budget declined it.
+    ///     False if admission or the write budget declined the object.
     ///
     /// Raises
     /// ------
     /// BadBufferError
     ///     If the value's bytes cannot be used: they are not contiguous, on another device, or addresses.
     /// ConflictError
-    ///     If the object is there, or has another version, which the attribute ``version`` names. Nothing was changed.
+    ///     If the object exists, or has another version, which the attribute ``version`` holds. Nothing was changed.
     ///
     /// Notes
     /// -----
     /// A tensor's bytes are its values as they lie in memory, of any type, such as bfloat16 and float8; the type and
     /// shape are not stored. Do not resize a tensor's storage while a call, a job or a ``Region`` has it: the tensor is
-    /// kept alive, and its memory cannot be held in place as that of a buffer is.
+    /// kept alive, but its memory cannot be held in place like a buffer's.
     #[pyo3(signature = (
         key, value, *, ttl=None, tenant=None, after=None, layout=None, if_absent=false, if_version=None
     ))]
@@ -248,16 +248,16 @@ impl Store {
     /// ----------
     /// keys : iterable of bytes or str
     /// values : iterable of buffers
-    ///     As many; see ``put``. The rows of a NumPy array and of a tensor are such.
+    ///     One per key, such as the rows of a NumPy array or a tensor; see ``put``.
     /// ttl, tenant, after : optional
-    ///     As for ``put``, for each of them.
+    ///     As for ``put``, for each object.
     /// layout : Layout, optional
-    ///     Their shape, if they are the KV blocks of one sequence, which are then placed one behind the other.
+    ///     The shape, if the objects are KV blocks of one sequence; they are then placed one behind the other.
     ///
     /// Returns
     /// -------
     /// list of bool
-    ///     For each whether it was stored.
+    ///     For each object whether it was stored.
     ///
     /// Raises
     /// ------
@@ -278,17 +278,17 @@ impl Store {
         Calls::put_many(slf.as_super(), keys, values, with)
     }
 
-    /// Store what can be read as an object, of any length, with some MiB of memory.
+    /// Store the bytes of a file or an iterable as an object of any length, with some MiB of memory.
     ///
     /// Parameters
     /// ----------
     /// key : bytes or str
     /// source : file or iterable of buffers
-    ///     A binary file with ``read``, from where it is, or buffers and tensors one behind the other. It is read on
-    ///     the thread that calls.
+    ///     A binary file with ``read``, from its position on, or buffers and tensors to concatenate. It is read on the
+    ///     calling thread.
     /// nbytes : int, optional
-    ///     How many bytes to store. By default all; of a source that cannot seek, more than 8 MiB are then kept in a
-    ///     temporary file first, because the store needs to know the length.
+    /// Number of bytes to store. By default all; if the source cannot seek, more than 8 MiB are then first kept in a
+    ///     temporary file, because the store needs to know the length.
     /// ttl, tenant, after, layout, if_absent, if_version : optional
     ///     As for ``put``.
     ///
@@ -300,7 +300,7 @@ impl Store {
     /// Raises
     /// ------
     /// InvalidError
-    ///     If the source has fewer bytes. Nothing is stored then, nor if it raises.
+    ///     If the source has fewer bytes. Nothing is stored then, nor if the source raises.
     #[pyo3(signature = (
         key, source, nbytes=None, *, ttl=None, tenant=None, after=None, layout=None, if_absent=false, if_version=None
     ))]
@@ -329,7 +329,7 @@ impl Store {
     /// start, stop : int, optional
     ///     The range, cut off at the object's end.
     /// if_version : int, optional
-    ///     The version that the object must have, so that ranges that are read one after another are of one object.
+    ///     The version that the object must have, so that successive ranges are of one object.
     ///
     /// Returns
     /// -------
@@ -364,9 +364,9 @@ impl Store {
     /// Parameters
     /// ----------
     /// prefix : bytes or str, optional
-    ///     Empty for all objects.
+    ///     The prefix; empty for all objects.
     /// tenant : str, optional
-    ///     Empty for the default tenant.
+    ///     The tenant; empty for the default one.
     ///
     /// Returns
     /// -------
@@ -430,49 +430,47 @@ impl Store {
     /// Parameters
     /// ----------
     /// buffer : buffer
-    ///     Contiguous and writable, a tensor too; its address and length are multiples of 4096, as those of an
-    ///     ``mmap.mmap`` are. An engine's whole pool of KV blocks is one.
+    ///     A contiguous and writable buffer or tensor, such as an engine's whole pool of KV blocks. Its address and
+    ///     length must be multiples of 4096, like those of an ``mmap.mmap``.
     ///
     /// Returns
     /// -------
     /// Region
-    ///     Keeps the memory registered until it or the store is closed.
+    ///     Keeps the memory registered until the region or the store is closed.
     ///
     /// Raises
     /// ------
     /// BadBufferError
-    ///     If some of it is registered already.
+    ///     If some of the memory is already registered.
     ///
-    /// Notes
-    /// -----
-    /// A buffer that begins at a multiple of 4096 and is whole multiples of 4096 long goes in place, unless a copy
-    /// costs less. Of others, the end or all of it is copied. ``stats()["in_place_bytes"]`` and ``["copied_bytes"]``
-    /// count both. Requests wait while memory is registered.
+    /// Notes ----- A buffer whose address and length are multiples of 4096 is used in place, unless a copy costs less.
+    /// Other buffers are copied partly or entirely. ``stats()["in_place_bytes"]`` and ``["copied_bytes"]`` count both.
+    /// Requests wait while memory is registered.
     ///
-    /// The kernel is asked to gather the memory in pages of 2 MiB before: of pages of 4 KiB, each is a segment of a
-    /// request to a disk. All of it is allocated then, and what was used is moved once, at some GB/s. Memory that is
-    /// pinned, as by a GPU's driver, stays in its pages.
+    /// First, the kernel gathers the memory in pages of 2 MiB, because each page of 4 KiB would be a segment of a
+    /// request to a disk. This allocates all of the memory and moves used pages once, at some GB/s. Pinned memory, for
+    /// example by a GPU's driver, stays in its pages.
     fn register(&self, py: Python<'_>, buffer: &Bound<'_, PyAny>) -> PyResult<Py<Region>> {
         Region::new(py, self.inside.register(py, View::writable(buffer)?)?)
     }
 
-    /// Return some of the objects, and where to go on.
+    /// Return some of the objects, and the next cursor.
     ///
     /// Parameters
     /// ----------
     /// cursor : int
-    ///     0, or what the last call returned.
+    ///     0, or the cursor that the last call returned.
     /// limit : int
-    ///     The most objects to return.
+    ///     Maximum number of objects to return.
     /// prefix : bytes or str, optional
-    ///     What their keys begin with. The store has no order of keys: it looks at all objects, some in each call.
+    ///     The prefix of the keys. The store has no order of keys: it examines all objects, some in each call.
     ///
     /// Returns
     /// -------
     /// list of tuple
-    ///     Of each object its key, its bytes and its tenant; there may be none though there are more.
+    ///     The key, length in bytes and tenant of each object. The list may be empty although more objects follow.
     /// int or None
-    ///     The next cursor, unless these were the last.
+    ///     The next cursor; ``None`` after the last objects.
     #[pyo3(signature = (cursor=0, limit=1000, *, prefix=None))]
     fn scan<'py>(
         &self,
@@ -495,9 +493,9 @@ impl Store {
     /// ----------
     /// tenant : str
     /// quota : int or None
-    ///     Bytes, with padding.
+    ///     Maximum bytes, with padding; ``None`` for no limit.
     /// when_reached : {"refuse", "evict-own"}
-    ///     Whether a put beyond it fails, or takes the place of the tenant's least recently used objects.
+    ///     Whether a put beyond the quota fails, or evicts the tenant's least recently used objects.
     #[pyo3(signature = (tenant, quota, when_reached="refuse"))]
     fn set_quota(
         &self,
@@ -511,7 +509,7 @@ impl Store {
         wait(py, || session.store.set_quota(&tenant, quota))
     }
 
-    /// Return what each tenant has, by its name.
+    /// Return each tenant's figures, by name.
     fn tenants<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let session = self.inside.session(py)?;
         let tenants = PyDict::new(py);

@@ -1,4 +1,4 @@
-//! Objects of any length: what a reader of `adit._streams` reads from, and puts from what Python can read.
+//! Objects of any length: the source of a reader in `adit._streams`, and puts from Python files and iterables.
 
 use std::io::{self, Read};
 use std::mem;
@@ -25,7 +25,7 @@ use crate::source::{PutArguments, Source, with_session};
 use crate::view::View;
 use crate::waiting::{self, TURN, wait};
 
-/// The bytes that Python is asked for at once.
+/// Bytes requested from Python at once.
 const CHUNK: usize = 1 << 20;
 
 /// A reader of either kind.
@@ -34,26 +34,26 @@ enum Any {
     Client(Remote),
 }
 
-/// A reader over a connection, which may come back from a loss.
+/// A reader over a connection, which may reconnect.
 struct Remote {
     reader: Reader<ClientPieces>,
     connection: Arc<Connection>,
     key: Key,
-    /// The era of the link that it reads through.
+    /// The era of the reader's link.
     era: u64,
 }
 
 impl Remote {
-    /// Returns the connection's link of today, if this reads through an older one.
+    /// Returns the connection's present link, if this reader uses an older one.
     fn newer(&self) -> Option<Link> {
-        // Those that were begun go on after a close.
+        // A closed connection has no link: readers begun before continue on theirs.
         self.connection.current().filter(|link| link.era != self.era)
     }
 
-    /// Reads through the connection's link of today.
+    /// Switches to the connection's present link.
     ///
     /// # Errors
-    /// The server's; [`Failure::Conflict`] if the object was replaced or removed.
+    /// Errors of the server; [`Failure::Conflict`] if the object was replaced or removed.
     fn go_on(&mut self) -> Result<()> {
         let Some(link) = self.newer() else { return Ok(()) };
         let reader = link.session.store.reader(self.key.clone())?;
@@ -109,8 +109,8 @@ impl Pieces {
 }
 
 impl Any {
-    /// Copies bytes at a position, as many as there is room for; returns how many, and 0 at the end. Without `waits` it
-    /// returns `None` if it had to wait for them.
+    /// Copies as many bytes at a position as fit; returns their number, 0 at the end. Without `waits`, returns `None`
+    /// if it would have to wait.
     fn read(
         &mut self,
         position: u64,
@@ -148,7 +148,7 @@ fn closed() -> Error {
 impl Pieces {
     fn __repr__(&self) -> String {
         let is_open = self.reader.get().is_some_and(|reader| {
-            // A thread that waits has it.
+            // If the lock is taken, a waiting thread has the reader, so it is open.
             reader.try_lock().map_or(true, |reader| reader.is_some())
         });
         let state = scope::state(is_open);
@@ -167,7 +167,7 @@ impl Pieces {
         self.version
     }
 
-    /// Read the bytes at a position into a buffer, as far as there are any; return how many.
+    /// Read bytes at a position into a buffer, up to the object's end; return their number.
     fn readinto(
         &self,
         py: Python<'_>,
@@ -179,7 +179,7 @@ impl Pieces {
         while done < view.len() {
             let at = position.saturating_add(done as u64);
             let there = py.detach(|| {
-                // A thread whose caller has left may have it.
+                // A thread whose caller has left may have the reader.
                 let Ok(mut reader) = reader.try_lock() else { return None };
                 let Some(reader) = &mut *reader else { return Some(Err(closed())) };
                 reader.read(at, view.bytes_mut().slice(done..view.len()), false)
@@ -213,17 +213,17 @@ impl Pieces {
         Ok(done)
     }
 
-    /// Give up what was read ahead.
+    /// Drop the pieces read ahead.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let reader = Arc::clone(self.reader.here(py)?);
         waiting::apart(py, move || *lock(&reader) = None)
     }
 }
 
-/// A source of bytes in Python: a file, with a method `read`, or buffers one behind the other.
+/// A source of bytes in Python: a file with a method `read`, or buffers to concatenate.
 enum Supply {
     File(Py<PyAny>),
-    /// The buffer that was begun, and how much of it was taken.
+    /// The present buffer, and the number of its bytes taken.
     Buffers(Py<PyIterator>, Option<(View, usize)>),
 }
 
@@ -235,7 +235,7 @@ impl Supply {
         Ok(Supply::Buffers(source.try_iter()?.unbind(), None))
     }
 
-    /// Reads the next bytes; returns how many, and 0 at the end.
+    /// Reads the next bytes; returns their number, 0 at the end.
     fn read(&mut self, py: Python<'_>, into: &mut [u8]) -> PyResult<usize> {
         match self {
             Supply::File(source) => {
@@ -266,15 +266,15 @@ impl Supply {
 
 /// A message from the thread of a put to its caller, which calls Python.
 enum News {
-    /// Memory to be filled.
+    /// Memory to fill.
     Wanted(Vec<u8>),
     Ended(Result<Outcome>),
 }
 
-/// Reads what the caller of a put gives.
+/// Reads the bytes that the caller of a put provides.
 struct Given {
     news: Sender<News>,
-    /// The memory, with as many bytes as there are. Ends if the caller has raised or left.
+    /// The filled memory, shortened at the source's end. Disconnects if the caller has raised or left.
     given: Receiver<Vec<u8>>,
     memory: Vec<u8>,
 }
@@ -291,8 +291,8 @@ impl Read for Given {
     }
 }
 
-/// Stores what `source` reads: `bytes` of it, or all if that is `None`. Returns whether the store took it. A thread of
-/// its own waits for the store, and this one reads.
+/// Stores `bytes` bytes of `source`, or all if that is `None`. Returns whether the store took the object. A separate
+/// thread waits for the store while this one reads.
 ///
 /// # Errors
 /// What `source` or a signal's handler raises; as [`Source::put_with`].
@@ -324,7 +324,7 @@ pub(crate) fn put_from(
                     memory.truncate(bytes);
                     give.iter().for_each(|give| drop(give.send(mem::take(&mut memory))));
                 }
-                // The put ends by it, so that nothing of it is left when this returns.
+                // The put fails by this, so that nothing of it remains when this returns.
                 Err(why) => (give, raised) = (None, Some(why)),
             },
             Err(RecvTimeoutError::Timeout) => py.check_signals()?,

@@ -1,7 +1,7 @@
-//! The bytes of torch tensors, which have no buffer protocol. torch is not imported for it: it is there if a tensor is.
+//! Finds the bytes of torch tensors, which lack the buffer protocol. torch is not imported: if a tensor exists, it is.
 //!
-//! Their storage is asked where they are. DLPack does not do for them: it refuses tensors that require a gradient and,
-//! in older versions, numbers of 8 bits.
+//! The address comes from the tensor's storage. DLPack does not suffice: it refuses tensors that require a gradient
+//! and, in older versions, numbers of 8 bits.
 
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
@@ -9,10 +9,10 @@ use pyo3::types::PyDict;
 
 use crate::errors::unusable;
 
-/// Returns the address and the length of a tensor's bytes, or `None` if the object is no tensor of torch's.
+/// Returns the address and the length of a tensor's bytes, or `None` if the object is not a torch tensor.
 ///
 /// # Errors
-/// `BadBufferError` if they are not contiguous, not on the CPU, or not what the tensor's values are.
+/// `BadBufferError` if the bytes are not contiguous, not on the CPU, or not the tensor's values.
 pub(crate) fn bytes(
     object: &Bound<'_, PyAny>,
     is_written: bool,
@@ -25,7 +25,7 @@ pub(crate) fn bytes(
         return Ok(None);
     }
     let found = look(object, &torch, is_written);
-    // Tensors of some kinds have not all of what is asked for.
+    // Some kinds of tensors lack some of these attributes.
     let found = found.map_err(|why| match why.is_instance_of::<PyException>(py) {
         true => unusable(py, &format!("{}; give a dense tensor of the CPU's", why.value(py))),
         false => why,
@@ -33,7 +33,7 @@ pub(crate) fn bytes(
     found.map(Some).map_err(|why| unusable(py, &why))
 }
 
-/// Looks for the bytes; the inner error says why the tensor's cannot be used.
+/// Finds the bytes; the inner error is the reason why they cannot be used.
 fn look(
     tensor: &Bound<'_, PyAny>,
     torch: &Bound<'_, PyAny>,
@@ -79,7 +79,7 @@ fn look(
     let (start, room): (usize, usize) =
         (number(&storage, "data_ptr")?, number(&storage, "nbytes")?);
     let offset = address.checked_sub(start).filter(|_| start > 0);
-    // A tensor that is fake, or whose storage was freed, has fewer bytes than its shape says, or none.
+    // A fake tensor, or one whose storage was freed, has fewer bytes than its shape requires, or none.
     let has_all = offset.is_some_and(|offset| offset <= room && len <= room - offset);
     if len > 0 && !has_all {
         return Ok(Err("the tensor has no memory for its values; give tensor.clone()".to_owned()));

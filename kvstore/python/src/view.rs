@@ -1,11 +1,11 @@
-//! The bytes of a Python object, held in place while a view of them exists: of one with Python's buffer protocol, of a
-//! torch tensor or of another array that has DLPack.
+//! Views of a Python object's bytes, held in place while the view exists: of an object with the buffer protocol, a
+//! torch tensor, or another array with DLPack.
 //!
 //! The stable ABI has the buffer protocol from Python 3.11 on; Python 3.10 exports the same functions with the same
 //! structure, so they are declared here.
 //!
 //! Bytes of a buffer are only copied ([`SharedBytes`]): other threads may change them at any time, so no reference to
-//! them is ever made. What a copy of such bytes holds is then up to those threads.
+//! them is created. The contents of a copy then depend on those threads.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, c_char, c_int, c_void};
@@ -48,16 +48,16 @@ unsafe extern "C" {
 }
 
 /// The contiguous bytes of a Python object, which is kept alive. A buffer can neither be freed nor resized while this
-/// exists. The owner of a tensor can resize its storage, and must not.
+/// exists. A tensor's storage can be resized, but must not be.
 pub(crate) struct View {
     start: *mut u8,
     len: usize,
     is_writable: bool,
-    /// `None` once it is released.
+    /// `None` once the view is released.
     owner: Option<Owner>,
 }
 
-/// The owner that keeps the bytes in place. A thread that is attached to the interpreter releases it.
+/// The owner that keeps the bytes in place. Release it attached to the interpreter.
 enum Owner {
     Buffer(#[allow(dead_code, reason = "it is kept")] Buffer),
     Tensor(#[allow(dead_code, reason = "it is kept")] Py<PyAny>),
@@ -71,20 +71,20 @@ unsafe impl Send for View {}
 unsafe impl Sync for View {}
 
 impl View {
-    /// Takes a view of an object whose bytes are read.
+    /// Takes a view of an object for reading.
     ///
     /// # Errors
-    /// `TypeError` if it has no bytes; `BadBufferError` if they are not contiguous, are addresses, or are not the
-    /// CPU's.
+    /// `TypeError` if the object has no bytes; `BadBufferError` if they are not contiguous, are addresses, or are not
+    /// on the CPU.
     pub(crate) fn readable(object: &Bound<'_, PyAny>) -> PyResult<View> {
         let fix = "it has to be contiguous, as numpy.ascontiguousarray makes it";
         View::take(object, false, fix)
     }
 
-    /// Takes a view of an object whose bytes are written.
+    /// Takes a view of an object for writing.
     ///
     /// # Errors
-    /// As [`View::readable`]; `BadBufferError` also if it is read-only.
+    /// As [`View::readable`]; `BadBufferError` also if the object is read-only.
     pub(crate) fn writable(object: &Bound<'_, PyAny>) -> PyResult<View> {
         View::take(object, true, "it has to be contiguous and writable")
     }
@@ -101,14 +101,14 @@ impl View {
         {
             return Ok(view);
         }
-        // NumPy says ValueError for what is not contiguous or read-only.
+        // NumPy raises ValueError for arrays that are not contiguous or read-only.
         if is_refused || why.is_instance_of::<PyValueError>(py) {
             return Err(errors::unusable(py, &format!("{}; {fix}", why.value(py))));
         }
         Err(why)
     }
 
-    /// Takes a view of a tensor, unless it is none.
+    /// Takes a view of a tensor, or returns `None` for other objects.
     fn of_tensor(object: &Bound<'_, PyAny>, is_written: bool) -> PyResult<Option<View>> {
         if let Some((address, len)) = torch::bytes(object, is_written)? {
             let (start, owner) = (ptr::with_exposed_provenance_mut(address), object.clone());
@@ -175,20 +175,20 @@ impl View {
 impl Drop for View {
     fn drop(&mut self) {
         let owner = &mut self.owner;
-        // Without an interpreter, at its end, the object is gone with it.
+        // Once the interpreter has ended, the object is gone with it.
         let _ = Python::try_attach(|_| drop(owner.take()));
         mem::forget(self.owner.take());
     }
 }
 
-/// A buffer that was taken, and is released once.
+/// An acquired buffer, released once.
 struct Buffer(Box<Raw>);
 
 impl Buffer {
-    /// Takes the buffer of an object.
+    /// Acquires the buffer of an object.
     ///
     /// # Errors
-    /// `TypeError` if it has none; what its exporter says.
+    /// `TypeError` if it has none; the exporter's exception.
     fn of(object: &Bound<'_, PyAny>, is_written: bool) -> PyResult<Buffer> {
         let flags = if is_written { PYBUF_WRITABLE } else { PYBUF_SIMPLE };
         let described = Buffer::taken(object, flags | PYBUF_DESCRIBED);
@@ -197,7 +197,7 @@ impl Buffer {
             why.is_instance_of::<PyBufferError>(py) || why.is_instance_of::<PyValueError>(py)
         };
         match described {
-            // Not all that NumPy has can be described, dates for example. Its bytes may still be had.
+            // Some NumPy types, such as dates, have no format. Their bytes are available without one.
             Err(why) if is_refused(&why) => Buffer::taken(object, flags),
             described => described,
         }
@@ -226,10 +226,10 @@ impl Buffer {
         Ok(Buffer(raw))
     }
 
-    /// Makes the view of an object's buffer.
+    /// Creates the view of an object's buffer.
     ///
     /// # Errors
-    /// `BadBufferError` if what it holds are addresses of this process.
+    /// `BadBufferError` if the buffer holds addresses of this process.
     fn into_view(self, object: &Bound<'_, PyAny>) -> PyResult<View> {
         let py = object.py();
         let has_addresses = match NonNull::new(self.0.format) {
@@ -259,8 +259,8 @@ impl Drop for Buffer {
     }
 }
 
-/// Returns whether a buffer of this format (that of `struct`, of PEP 3118 and of ctypes) has objects, pointers or
-/// functions among its items.
+/// Returns whether a buffer of this format (of `struct`, PEP 3118 or ctypes) has objects, pointers or functions among
+/// its items.
 fn has_addresses(format: &[u8]) -> bool {
     let mut is_name = false;
     format.iter().enumerate().any(|(at, code)| match code {
@@ -270,7 +270,7 @@ fn has_addresses(format: &[u8]) -> bool {
         }
         _ if is_name => false,
         b'O' | b'P' | b'z' | b'&' | b'X' => true,
-        // A complex number, whose parts follow; else text behind a pointer.
+        // A complex number, if its type follows; otherwise text behind a pointer.
         b'Z' => !matches!(format.get(at + 1), Some(b'e' | b'f' | b'd' | b'g')),
         _ => false,
     })

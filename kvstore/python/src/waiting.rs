@@ -1,6 +1,6 @@
-//! Waits that a signal ends: Python's handlers run meanwhile, such as the one that raises `KeyboardInterrupt`.
+//! Waits that a signal can end: Python's handlers run meanwhile, such as the one that raises `KeyboardInterrupt`.
 //!
-//! A wait that is left goes on without its caller where memory depends on it: a device may write buffers until the
+//! An abandoned wait continues without its caller where memory depends on it: a device may write buffers until the
 //! request has ended, so they are kept until then.
 
 use std::sync::mpsc::{self, RecvTimeoutError, SendError};
@@ -15,13 +15,13 @@ use crate::errors;
 use crate::flight::wait_for;
 use crate::job::Job;
 
-/// How long to wait before handlers run.
+/// Time between two runs of signal handlers.
 pub(crate) const TURN: Duration = Duration::from_millis(100);
 
 /// Makes a request and waits for its answer, detached.
 ///
 /// # Errors
-/// The store's; what a signal's handler raises. The request goes on then, and its answer is dropped.
+/// Errors of the store; the exception of a signal handler, after which the request continues and its answer is dropped.
 pub(crate) fn wait<T: Send, M: Send, P: PendingAnswer<Output = Answer<T, M>> + Send>(
     py: Python<'_>,
     ask: impl FnOnce() -> P + Send,
@@ -41,7 +41,7 @@ pub(crate) fn wait<T: Send, M: Send, P: PendingAnswer<Output = Answer<T, M>> + S
 /// Waits for a job, detached.
 ///
 /// # Errors
-/// What a signal's handler raises. A thread waits for the job then, and releases its buffers.
+/// The exception of a signal handler. A thread then waits for the job and releases its buffers.
 pub(crate) fn ended(py: Python<'_>, mut job: Job) -> PyResult<Job> {
     loop {
         if job.is_over() {
@@ -62,11 +62,11 @@ pub(crate) fn begun(mut job: Job) -> Job {
     job
 }
 
-/// Does `work`, which blocks, on a thread of its own, and waits for it detached.
+/// Runs blocking `work` on a separate thread, and waits for it detached.
 ///
 /// # Errors
-/// What a signal's handler raises. The work goes on, and what it returns is dropped. `OSError` if there is no thread
-/// left.
+/// The exception of a signal handler, after which the work continues and its result is dropped. `OSError` if the system
+/// has no thread left.
 pub(crate) fn apart<T: Send + 'static>(
     py: Python<'_>,
     work: impl FnOnce() -> T + Send + 'static,

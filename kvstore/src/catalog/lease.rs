@@ -1,8 +1,8 @@
 //! Leases: protection of objects that a client has looked up and will read.
 //!
-//! A lease holds objects until it is released or expires, so that a client that disappears does not hold them for
-//! ever. Objects are identified by their places, which are not reused while held. Memory is proportional to what is
-//! held, and how much can be leased is bounded.
+//! A lease holds objects until it is released or expires, so that a client that disappears does not hold them forever.
+//! Objects are identified by their places, which are not reused while held. Memory is proportional to the number of
+//! held objects, and the amount that can be leased is bounded.
 //!
 //! This module frees no space: releasing returns the places to the caller.
 
@@ -68,7 +68,7 @@ impl Leases {
         self.holds.contains_key(&place)
     }
 
-    /// Leases objects of so many bytes, all or none, until `until`.
+    /// Leases objects of `bytes` bytes in total, all or none, until `until`.
     ///
     /// # Errors
     /// [`Failure::Full`] if too many are leased.

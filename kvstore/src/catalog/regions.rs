@@ -1,9 +1,9 @@
-//! Which objects begin in each region of a device, so that a run of its space can be emptied.
+//! Lists the objects that begin in each region of a device, so that a run of its space can be emptied.
 //!
-//! A region is [`REGION_UNITS`] units. Its objects are a list in no order: four bytes per object and four per region.
-//! An object leaves it by a walk along the list, which has at most one object per unit.
+//! A region is [`REGION_UNITS`] units. Its objects are an unordered list: four bytes per object and four per region.
+//! Removing an object walks the list, which has at most one object per unit.
 //!
-//! The regions know where objects begin; the index knows how long they are.
+//! The regions know where objects begin; the index knows their lengths.
 
 use std::ops::Range;
 

@@ -40,11 +40,11 @@ pub struct TenantStats {
     pub objects: u64,
     /// Their bytes, padding included.
     pub used_bytes: u64,
-    /// Objects stored for it.
+    /// Objects stored for the tenant.
     pub puts: u64,
-    /// Gets that found an object of it. A miss has no tenant.
+    /// Gets that found an object of the tenant. A miss has no tenant.
     pub gets: u64,
-    /// Of these, those that returned it.
+    /// Gets that returned an object of the tenant.
     pub hits: u64,
     /// Objects evicted, for room or for the quota.
     pub evictions: u64,

@@ -37,7 +37,7 @@ pub struct Tag {
     class: Class,
     bytes: u64,
     attempts: u8,
-    /// When it was last sent.
+    /// Time of the last attempt.
     sent_at: Time,
 }
 
@@ -73,7 +73,7 @@ pub(crate) struct Command {
     pub(crate) class: Class,
     pub(crate) memory: AnyBuffer,
     pub(crate) bytes: u64,
-    /// When it is too late to send.
+    /// Time after which it is too late to send.
     pub(crate) deadline: Time,
 }
 
@@ -161,7 +161,7 @@ pub struct Lane<Q> {
     pub(crate) memory: Vec<Buffer>,
     /// Parts of buffers whose other parts are in flight.
     pieces: Vec<Buffer>,
-    /// Where the memory starts, and its number of buffers.
+    /// Begin of the memory; `buffers` is the number of its buffers.
     base: u64,
     buffers: usize,
     waiting: Schedule<Command>,
@@ -180,7 +180,7 @@ pub struct Lane<Q> {
     pub(crate) is_dirty: bool,
     /// Whether the shard has handled the failure.
     pub(crate) is_failure_noted: bool,
-    /// How often the device failed and was attached again before: it may have lost what was sent until then.
+    /// Number of earlier failures after which the device was reattached; it may have lost everything sent before.
     pub(crate) attachment: u32,
     /// Whether the end of each command wakes the thread.
     pub(crate) notifies: bool,

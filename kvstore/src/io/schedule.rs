@@ -1,7 +1,7 @@
 //! The schedule of one device: a queue of requests in four classes, and the requests in flight.
 //!
-//! 1. Metadata (the journal) goes before all else and has slots of its own, so it never waits for data. It is bounded
-//!    only because a journal has few writes in flight, and a checkpoint that everything waits for has eight.
+//! 1. Metadata (the journal) goes before all else and has its own slots, so it never waits for data. It is bounded only
+//!    because a journal has few writes in flight, and a checkpoint that everything waits for has eight.
 //! 2. Reads go before writes.
 //! 3. Large reads and large writes are not mixed: a drive that reads 29 GB/s and writes 12 GB/s alone does 12 GB/s of
 //!    both together. While reads wait or are in flight, at most [`Limits::write_bytes_max`] of writes are in flight,
@@ -55,11 +55,11 @@ pub(crate) struct Limits {
     pub read_bytes_max: u64,
     /// Maximum bytes of writes in flight while reads wait or are in flight.
     pub write_bytes_max: u64,
-    /// How long a write waits behind reads.
+    /// Time limit of a write that waits behind reads.
     pub write_wait_max: Duration,
     /// Maximum background requests in flight, at least 1.
     pub background_max: u32,
-    /// How long background work waits behind everything else.
+    /// Time limit of background work that waits behind everything else.
     pub background_wait_max: Duration,
 }
 

@@ -1,9 +1,9 @@
 //! Decides the size of a cache that can shrink at any time.
 //!
-//! Its own memory counts as free, because it could be. It leaves a headroom to others, for what they allocate before
-//! the next evaluation. It shrinks at once, by as much as the headroom demands, and grows in steps after some evaluations
-//! in which there was room for more: then half of another headroom stays free, so that a budget that wavers by less than
-//! that moves nothing.
+//! The cache's own memory counts as free, because it could be freed. The cache leaves a headroom for allocations of
+//! others before the next evaluation. It shrinks at once, as far as the headroom demands, and grows in steps after
+//! several evaluations with room for more and for half of another headroom, so that a budget that wavers by less moves
+//! nothing.
 
 use super::{Memory, Strain};
 

@@ -55,7 +55,7 @@ impl GroupMemory {
 }
 
 impl Memory {
-    /// Returns M* of equation 1 as it would be if this process freed `own_bytes` of what it has.
+    /// Returns M* of equation 1 under the assumption that this process frees `own_bytes` of its memory.
     fn room(&self, own_bytes: u64) -> u64 {
         let rooms = self.groups.iter().filter_map(|group| group.room(own_bytes));
         rooms.fold(self.available_bytes.saturating_add(own_bytes), u64::min)

@@ -1,7 +1,8 @@
-//! How much tasks wait for memory (PSI, `Documentation/accounting/psi.rst`).
+//! Measures how long tasks wait for memory (PSI, `Documentation/accounting/psi.rst`).
 //!
-//! The kernel's averages go back ten seconds: by them, one stall would take memory from a cache at each evaluation for as
-//! long. Its totals are compared instead, over windows of a second or more that each count once.
+//! The kernel's averages go back ten seconds: by them, a single stall would take memory from a cache at each evaluation
+//! for that long. This module compares the kernel's totals instead, over windows of at least a second that each count
+//! once.
 
 use std::time::{Duration, Instant};
 
@@ -33,7 +34,7 @@ impl Waited {
     }
 }
 
-/// What a cache owes to tasks that wait for memory.
+/// The action that a cache owes to tasks waiting for memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strain {
     /// Nothing.
@@ -48,7 +49,7 @@ pub enum Strain {
 /// Compares how long tasks have waited.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Pressure {
-    /// When this window began, and how long tasks had waited then.
+    /// The window's begin, and the tasks' total waits at that time.
     begun: Option<(Instant, Waited)>,
     /// Whether some task waited for long in the last window.
     holds: bool,
@@ -94,7 +95,7 @@ mod tests {
         assert_eq!(Waited::parse(&(line("some", "much") + &line("full", "9"))), None);
     }
 
-    /// Evaluates every 100 ms while tasks wait for so many milliseconds of each; returns what came out.
+    /// Evaluates every 100 ms while tasks wait for `waits` milliseconds of each; returns the results.
     fn evaluate(
         pressure: &mut Pressure,
         now: &mut (Instant, Waited),

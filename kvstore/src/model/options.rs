@@ -45,7 +45,7 @@ impl FromStr for Durability {
     }
 }
 
-/// How much of a store a tenant may use.
+/// A limit on a tenant's use of a store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Quota {
     /// Bytes of all its objects, padding included; counts in whole units of 4 KiB.
@@ -65,11 +65,11 @@ pub enum WhenReached {
     EvictOwn,
 }
 
-/// Which objects are evicted first.
+/// The order of eviction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(rename_all = "lowercase"))]
 pub enum PolicyKind {
-    /// Evicts the object of least worth, as learnt from the load. Knows sequences, and declines an object worth less than
+    /// Evicts the object of least worth, learned from the load. Knows sequences, and declines an object worth less than
     /// all others.
     #[default]
     Auto,
@@ -107,9 +107,9 @@ impl FromStr for PolicyKind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(deny_unknown_fields))]
 pub struct Watermarks {
-    /// Where eviction begins.
+    /// Occupancy at which eviction begins.
     pub high: u16,
-    /// Where it ends.
+    /// Occupancy at which eviction ends.
     pub low: u16,
 }
 

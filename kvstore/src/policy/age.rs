@@ -1,4 +1,4 @@
-//! How long ago each object was used: one byte per object, in ticks of a clock that follows turnover.
+//! The age of each object's last use: one byte per object, in ticks of a clock that follows turnover.
 //!
 //! The clock ticks when one [`TURN_TICKS`]th of the objects was used or inserted. Uses of an object within one tick
 //! count once, so a few objects in heavy use do not make the others look old. Ages saturate at [`Ages::MAX`].

@@ -1,9 +1,9 @@
 //! A memory of recently seen keys, in a few bits each.
 //!
-//! Two Bloom filters: the younger one takes what is seen. When it has taken as many keys as it is for, the older one
-//! is cleared and becomes the younger. A key is therefore remembered for at least as many other keys as one filter is
-//! for, and forgotten after twice as many. Keys of a chain that were seen together are forgotten together, which is
-//! why this is not a ring of fingerprints: a chain with a hole is useless from there on.
+//! There are two Bloom filters; the younger one takes new keys. When it has taken its number of keys, the older one is
+//! cleared and becomes the younger. A key is therefore remembered for at least one filter's number of other keys, and
+//! forgotten after twice as many. Keys of a chain that were seen together are forgotten together, which is why this is
+//! not a ring of fingerprints: a chain with a hole is useless from there on.
 //!
 //! A key has four bits in one cache line; the false positive rate is about 3 %. Each line records its generation, and
 //! counts as empty in any other, so clearing a filter takes no time.

@@ -27,12 +27,12 @@ use crate::model::plan::{Limits, Run};
 /// Bytes of writes that are sent without waiting for the next turn: the device works on them while the checksums of the
 /// next ones are computed.
 const SEND_BYTES: u64 = 512 << 10;
-/// In a `durable` store, so many writes are sent at once, too: flushes wait for the last of them.
+/// Number of writes that a `durable` store also sends without waiting for the next turn: flushes wait for the last one.
 const SENT_WRITES: u64 = 16;
 /// Maximum slices of one command: the limit of io_uring.
 const SLICES_MAX: u32 = 256;
-/// Most bytes of a command. A longer one ends as a whole where it could end in parts, of which one is summed while the
-/// device moves the next; and a command for the memory of several objects is none for registered memory.
+/// Maximum bytes of a command. A longer one would end as a whole, while shorter ones let one part be summed while the
+/// device moves the next; and a command for the memory of several objects cannot use registered memory.
 const COMMAND_BYTES_MAX: u64 = 2 << 20;
 /// Shorter runs are not worth a discard.
 const DISCARD_UNITS_MIN: u64 = 256;

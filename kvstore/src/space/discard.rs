@@ -1,7 +1,7 @@
 //! Discards: free runs to deallocate on their devices, longest first.
 //!
-//! A run is handed out only after it has been free for a while: a full store soon overwrites what it frees, and a
-//! discard of that would cost the device as much as a write for nothing.
+//! A run is handed out only after it has been free for a while: a full store soon overwrites freed space, and
+//! discarding that would cost the device as much as a write, in vain.
 //!
 //! Invariants: waiting runs are free space; they are disjoint, those of one age never touch, and there are at most
 //! `runs_max` of each of three ages. Discards are advice: with too many runs, the shortest are dropped.

@@ -37,7 +37,7 @@ pub(super) enum KeyForm<'a> {
     Long(u32),
 }
 
-/// Where the checksums are.
+/// The storage of an object's checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SumForm {
     /// The only checksum.

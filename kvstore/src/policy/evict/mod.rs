@@ -4,11 +4,11 @@
 //! It knows no sizes: the shard asks for victims until there is enough room. A policy never names a leased object;
 //! meanwhile the object keeps its rank under LRU, and counts as in use under S3-FIFO.
 //!
-//! Memory is 8 bytes per object, used as ids are; S3-FIFO has 6.4 bytes more per object that
-//! there may be, of its ghosts.
+//! Memory is 8 bytes per object, touched as ids are used; S3-FIFO has 6.4 bytes more per object of the maximum, for its
+//! ghosts.
 //!
-//! A program can supply a policy of its own: a [`PolicyMaker`] in [`crate::OpenOptions::custom_policy`] makes one for
-//! each shard. This example evicts the newest first, which suits repeated scans:
+//! A program can supply its own policy: a [`PolicyMaker`] in [`crate::OpenOptions::custom_policy`] makes one for each
+//! shard. This example evicts the newest first, which suits repeated scans:
 //!
 //! ```
 //! use adit_kvstore::evict::{Policy, PolicyMaker};

@@ -1,8 +1,8 @@
 //! The order of use of the objects of each tenant that evicts its own.
 //!
-//! It is exact LRU for each such tenant, beside the policy, and so takes 8 bytes for each of their objects; a store
-//! without such tenants has none of it. Objects that were there before their tenant got its order are linked a few at a
-//! time: first to a queue of their age, and in the end all of these, oldest last, behind what was used meanwhile.
+//! The order is exact LRU for each such tenant, in addition to the policy, and takes 8 bytes for each of their objects;
+//! a store without such tenants has no such order. Objects stored before their tenant got its order are linked a few at
+//! a time: first to a queue of their age, and finally all of these, oldest last, behind objects used meanwhile.
 
 use super::links::{AGES, Links, Queue};
 use crate::catalog::index::Index;

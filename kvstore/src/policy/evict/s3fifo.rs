@@ -7,7 +7,8 @@
 //!
 //! A leased object at the back of a queue goes to its front, because it is in use. A search for a victim ends: it
 //! passes through the small queue once, then through the main one four times, because hits are counted up to three.
-//! What it passes by is leased, or was hit since the last search, so a limit of the leased ones makes searches short.
+//! It passes only leased objects and those hit since the last search, so a limit on the leased ones keeps searches
+//! short.
 
 use super::links::{Links, Queue};
 use super::policy::Policy;
@@ -71,7 +72,7 @@ impl S3Fifo {
         self.push(queue, id, hits);
     }
 
-    /// Like [`Policy::victim`], but gives up once it has passed by so many leased objects.
+    /// Like [`Policy::victim`], but gives up after `leased_max` leased objects.
     pub(crate) fn victim_within(
         &mut self,
         leased_max: u32,
@@ -132,13 +133,14 @@ impl Search<'_> {
 
 impl Policy for S3Fifo {
     fn inserted(&mut self, id: ObjectId, key_hash: u64) {
-        // With few large objects the ghosts of all objects that may be would be many times what the store holds.
+        // With few large objects, ghosts for the maximum number of objects would be many times the store's contents.
         let objects = 1 + self.lens.map(u64::from).iter().sum::<u64>();
         let queue = if self.ghosts.take(key_hash, objects) { MAIN } else { SMALL };
         self.push(queue, id, 0);
     }
 
-    /// Which queue they were in, and their hits, are not known: they enter the small queue in the order of their use.
+    /// Enters all objects into the small queue in the order of their use, because their queues and hits are not
+    /// recorded.
     fn restore(&mut self, objects: &mut dyn Iterator<Item = (ObjectId, u8)>) {
         self.lens[SMALL as usize] += self.links.fill_by_age(SMALL, objects);
     }

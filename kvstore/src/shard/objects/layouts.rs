@@ -16,7 +16,7 @@ const LAYOUTS_IN_USE: &str = "a store has at most 255 layouts with objects or a 
 #[derive(Debug)]
 pub struct Layouts {
     all: Vec<Layout>,
-    /// Who uses them beside objects.
+    /// Uses of each layout in addition to objects.
     holds: Vec<Hold>,
     /// The objects of each number, 0 for objects without a layout: those that wait for room, are being written, are
     /// there, or are buried.

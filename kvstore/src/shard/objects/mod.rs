@@ -54,9 +54,9 @@ pub(super) struct FoundTables {
 /// The objects of a shard.
 pub(crate) struct Objects {
     index: Index,
-    /// Which objects begin where.
+    /// Objects by the place where they begin.
     regions: Regions,
-    /// In which order they are evicted.
+    /// The order of eviction.
     order: EvictionOrder,
     expiry: Expiry,
     accounts: Accounts,

@@ -21,7 +21,7 @@ use crate::shard::extract::{Extract, extract};
 use crate::shard::parts::Parts;
 use crate::shard::request::Part;
 
-/// Who verifies what a transfer reads.
+/// Whether the device verifies the bytes of a transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verification {
     /// The device verifies before it completes the command with success, as far as its protection information allows.

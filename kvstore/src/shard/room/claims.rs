@@ -1,4 +1,4 @@
-//! What finding room keeps from turn to turn: claims, a search, and how many units may be evicted ([`super::find`]).
+//! The state of finding room between turns: claims, a search, and the units that may be evicted ([`super::find`]).
 
 use std::ops::Range;
 

@@ -10,7 +10,7 @@ const UNITS: u64 = 1 << 17;
 const FULL_UNITS: u64 = UNITS * 97 / 100;
 const TURNS: u32 = 6_000;
 
-/// Where an extent goes that has no room behind its neighbour.
+/// The placement of an extent that has no room behind its neighbour.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Fit {
     /// The shortest run that holds it.

@@ -104,7 +104,7 @@ fn check_belongs(each: &Given<'_>, newest: &Given<'_>) -> Result<()> {
     let charts = one.revision != other.revision || one.chart == other.chart;
     if sizes(one) != sizes(other) || !charts {
         let why = format!("its superblock contradicts that of {}", newest.device);
-        return Err(refused(each, why, "one of them was restored from a copy: format both anew"));
+        return Err(refused(each, why, "one of them was restored from a copy: format both again"));
     }
     Ok(())
 }
@@ -146,7 +146,7 @@ fn check_size(each: &Given<'_>, member: &Member, lengths: Lengths) -> Result<()>
     let (now, then) = (each.units, member.units);
     if now < then {
         let why = format!("it is smaller than the store made of it: {now} units, not {then}");
-        return Err(refused(each, why, "give the device its old size back, or format it anew"));
+        return Err(refused(each, why, "restore the device to its old size, or format it again"));
     }
     if now > then && lengths == Lengths::Same {
         let why = format!("it is larger than the store made of it: {now} units, not {then}");
@@ -157,7 +157,7 @@ fn check_size(each: &Given<'_>, member: &Member, lengths: Lengths) -> Result<()>
     let lba_bytes = each.superblock.lba_bytes;
     if each.lba_bytes != lba_bytes {
         let why = format!("its LBAs have {} bytes, and had {lba_bytes}", each.lba_bytes);
-        return Err(refused(each, why, "format the namespace as it was, or the store anew"));
+        return Err(refused(each, why, "restore the namespace's LBA size, or format the store"));
     }
     Ok(())
 }

@@ -101,7 +101,7 @@ impl Geometry {
             || !is_count
             || !chart.is_possible(shards, journal_units + 2 * checkpoint_units)
         {
-            let fix = "the areas of the store overlap or lie outside: format it anew";
+            let fix = "the areas of the store overlap or lie outside: format it again";
             return Err(Error::invalid("the chart of the store", "impossible", fix));
         }
         let bytes = chart.encoded_bytes();

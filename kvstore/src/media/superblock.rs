@@ -167,11 +167,9 @@ impl Absent {
                 "look at the target's name; formatting it would destroy what is there"
             }
             Absent::Version(_) => {
-                "open it with the version of adit that made it, or format it anew"
+                "open it with the version of adit that made it, or format it again"
             }
-            Absent::Damaged => {
-                "what it held cannot be found any more: check the drive, then format it anew"
-            }
+            Absent::Damaged => "its contents are lost: check the drive, then format it again",
         };
         Error::media(device, self, fix)
     }

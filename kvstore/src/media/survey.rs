@@ -185,7 +185,7 @@ pub fn of_heads(heads: &Heads, devices: &[DeviceFacts]) -> Vec<Fault> {
             let Some(absent) = bad else { continue };
             let text = format!(
                 "{}: the copy of the superblock in its {name} unit is bad ({absent}); the other one is used, and \
-                 the next opening writes it anew",
+                 the next opening rewrites it",
                 device.device
             );
             faults.push(Fault::new("superblock-copy", 0, text));

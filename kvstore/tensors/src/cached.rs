@@ -184,7 +184,7 @@ impl CachedFile {
     }
 
     fn failed(&self, what: &str, why: io::Error) -> Error {
-        Error::failed(self.name(), what, why, "check its drive (dmesg), then begin the run anew")
+        Error::failed(self.name(), what, why, "check its drive (dmesg), then restart the run")
     }
 
     /// Makes the kernel read a run into the page cache, without waiting for the data.

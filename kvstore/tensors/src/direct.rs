@@ -337,7 +337,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
             return Ok(());
         }
         self.is_stuck = true;
-        let fix = "check the drive (dmesg), then begin the run anew";
+        let fix = "check the drive (dmesg), then restart the run";
         Err(Error::Timeout { waited_for: "a command of a tensor", after: self.timeout, fix })
     }
 
@@ -372,7 +372,7 @@ impl<Q: CommandQueue<Load>> DirectQueue<Q> {
     }
 
     fn failure(&self, what: &str, why: impl ToString) -> Error {
-        let fix = "check the drive, then begin the run anew";
+        let fix = "check the drive, then restart the run";
         Error::failed(&self.info.device, what, why, fix)
     }
 

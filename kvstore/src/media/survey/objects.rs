@@ -179,7 +179,7 @@ impl Objects {
         } else {
             let Some(layout) = self.layout_of(object) else {
                 let text = format!(
-                    "object '{}' is of layout {}, which is not there",
+                    "object '{}' has layout {}, which does not exist",
                     found.key, object.layout.0
                 );
                 return lost("object-layout", text);
@@ -205,7 +205,7 @@ impl Objects {
         }
         if object.tenant != TenantId(0) && !self.tenants.contains_key(&object.tenant.0) {
             let text = format!(
-                "object '{}' is tenant {}'s, which is not there",
+                "object '{}' belongs to tenant {}, which does not exist",
                 found.key, object.tenant.0
             );
             return Some(Fault::new("object-tenant", 0, text));

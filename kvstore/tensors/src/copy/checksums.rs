@@ -40,7 +40,7 @@ impl Checksums {
         for (index, (token, expected)) in tokens {
             if expected.is_some_and(|expected| crc_fast::crc32_iscsi(token) != expected) {
                 let why = format!("the bytes of token {index} are not those that were written");
-                let fix = "check the drive, and compute the tensors anew";
+                let fix = "check the drive, and recompute the tensors";
                 return Err(Error::failed(tensor, "verify it", why, fix));
             }
         }

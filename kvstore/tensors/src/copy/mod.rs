@@ -393,11 +393,11 @@ impl<G: Gpu> Worker<G> {
 /// Returns the error of a thread whose memory a stuck command keeps.
 fn gone() -> Error {
     let why = "its memory is still with a command that never ended";
-    Error::failed("a copy thread", "move a tensor", why, "check the drive, then begin the run anew")
+    Error::failed("a copy thread", "move a tensor", why, "check the drive, then restart the run")
 }
 
 fn gpu_failed(tensor: TensorId, why: std::io::Error) -> Error {
-    Error::failed("the GPU", format!("copy {tensor}"), why, "check it, then begin the run anew")
+    Error::failed("the GPU", format!("copy {tensor}"), why, "check it, then restart the run")
 }
 
 /// Reads the bytes that drives have delivered for this thread (`read_bytes` of `/proc/thread-self/io`).

@@ -190,7 +190,7 @@ impl Threads {
             match why {
                 RecvTimeoutError::Disconnected => panicked(),
                 RecvTimeoutError::Timeout => {
-                    let fix = "check the drive (dmesg), then begin the run anew";
+                    let fix = "check the drive (dmesg), then restart the run";
                     Error::Timeout { waited_for, after: limit, fix }
                 }
             }
@@ -245,5 +245,5 @@ impl Drop for Alarm<'_> {
 
 fn panicked() -> Error {
     let why = "it panicked, or ended before its time";
-    Error::failed("a copy thread", "move a tensor", why, "begin the run anew")
+    Error::failed("a copy thread", "move a tensor", why, "restart the run")
 }

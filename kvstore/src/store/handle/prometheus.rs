@@ -95,70 +95,74 @@ macro_rules! metrics {
 const COUNTERS: &[Metric<Stats>] = metrics! {
     "counter" "adit_kv_gets_total" "Gets, hits and misses." |s| s.gets;
     "counter" "adit_kv_get_hits_total" "Gets that found their object." |s| s.hits;
-    "counter" "adit_kv_get_misses_total" "Gets that did not, whyever." |s| s.misses;
-    "counter" "adit_kv_get_corrupt_total" "Misses of objects whose bytes on the device were not those that were put."
+    "counter" "adit_kv_get_misses_total" "Gets that did not find their object, for any reason." |s| s.misses;
+    "counter" "adit_kv_get_corrupt_total" "Misses because the device returned damaged bytes."
         |s| s.misses_corrupt;
     "counter" "adit_kv_puts_total" "Puts." |s| s.puts;
-    "counter" "adit_kv_puts_declined_total" "Puts that admission or the write budget was against." |s| s.declined;
+    "counter" "adit_kv_puts_declined_total" "Puts declined by admission or the write budget." |s| s.declined;
     "counter" "adit_kv_deletes_total" "Objects removed on request." |s| s.deletes;
-    "counter" "adit_kv_expirations_total" "Objects whose time was over." |s| s.expirations;
-    "counter" "adit_kv_read_bytes_total" "Bytes that hits gave to callers." |s| s.bytes_read;
-    "counter" "adit_kv_written_bytes_total" "Bytes of objects that were stored." |s| s.bytes_written;
-    "counter" "adit_kv_journal_bytes_total" "Bytes of the journal written." |s| s.journal_bytes;
-    "counter" "adit_kv_checkpoint_bytes_total" "Bytes of checkpoints written." |s| s.checkpoint_bytes;
+    "counter" "adit_kv_expirations_total" "Objects removed because they expired." |s| s.expirations;
+    "counter" "adit_kv_read_bytes_total" "Bytes that hits delivered to callers." |s| s.bytes_read;
+    "counter" "adit_kv_written_bytes_total" "Bytes of objects stored." |s| s.bytes_written;
+    "counter" "adit_kv_journal_bytes_total" "Bytes written to journals." |s| s.journal_bytes;
+    "counter" "adit_kv_checkpoint_bytes_total" "Bytes written to checkpoints." |s| s.checkpoint_bytes;
     "counter" "adit_kv_copied_bytes_total" "Bytes copied between callers' memory and the store's."
         |s| s.copied_bytes;
-    "counter" "adit_kv_spills_total" "Requests given memory beyond the pools, because callers held all of those."
+    "counter" "adit_kv_spills_total" "Requests given memory beyond the pools, because callers held all pool memory."
         |s| s.spills;
-    "counter" "adit_kv_spilled_bytes_total" "Bytes of that memory." |s| s.spilled_bytes;
-    "counter" "adit_kv_deallocated_bytes_total" "Bytes that devices were told hold nothing." |s| s.discards_bytes;
+    "counter" "adit_kv_spilled_bytes_total" "Bytes of memory given beyond the pools." |s| s.spilled_bytes;
+    "counter" "adit_kv_deallocated_bytes_total" "Bytes deallocated on devices." |s| s.discards_bytes;
     "counter" "adit_kv_device_failures_total" "Devices that failed." |s| s.device_failures;
     "counter" "adit_kv_checkpoints_total" "Checkpoints completed." |s| s.checkpoints;
     "gauge" "adit_kv_journal_delay_max_ns"
-        "Longest time from an acknowledgement until its record was sent to the journal's device."
+        "Longest time from an acknowledgement to sending its record to the journal's device."
         |s| s.journal_delay_max_ns;
-    "counter" "adit_kv_journal_lost_blocks_total" "Flushed blocks of journals that the opening could not read."
+    "counter" "adit_kv_journal_lost_blocks_total" "Flushed journal blocks that could not be read when the store was opened."
         |s| s.journal_lost_blocks;
     "counter" "adit_kv_journal_outdated_objects_total"
-        "Objects that these blocks may have replaced or deleted, dropped or kept by the opening."
+        "Objects, dropped or kept, that lost journal blocks may have replaced or deleted."
         |s| s.journal_outdated_objects;
     "counter" "adit_kv_tier_hits_total" "Hits that the memory tier answered." |s| s.tier_hits;
-    "counter" "adit_kv_tier_hit_bytes_total" "Bytes that these gave to callers." |s| s.tier_hit_bytes;
-    "counter" "adit_kv_tier_admissions_total" "Objects that came into the memory tier." |s| s.tier_admissions;
-    "counter" "adit_kv_tier_evictions_total" "Objects that left it for others, or because it was made smaller."
+    "counter" "adit_kv_tier_hit_bytes_total" "Bytes that hits in the memory tier delivered to callers."
+        |s| s.tier_hit_bytes;
+    "counter" "adit_kv_tier_admissions_total" "Objects admitted to the memory tier." |s| s.tier_admissions;
+    "counter" "adit_kv_tier_evictions_total" "Objects that left the memory tier to make room or because it shrank."
         |s| s.tier_evictions;
-    "counter" "adit_kv_tier_invalidations_total" "Objects that left it because they were replaced or removed."
+    "counter" "adit_kv_tier_invalidations_total" "Objects that left the memory tier because they were replaced or removed."
         |s| s.tier_invalidations;
     "gauge" "adit_kv_tier_objects" "Objects in the memory tier." |s| s.tier_objects;
-    "gauge" "adit_kv_tier_used_bytes" "Their bytes, padding included." |s| s.tier_object_bytes;
-    "gauge" "adit_kv_tier_bytes" "Bytes of memory that the memory tier has." |s| s.tier_bytes;
-    "gauge" "adit_kv_tier_pinned_bytes" "Bytes of its regions in which callers hold values, with those that it gave up."
+    "gauge" "adit_kv_tier_used_bytes" "Bytes of objects in the memory tier, padding included."
+        |s| s.tier_object_bytes;
+    "gauge" "adit_kv_tier_bytes" "Size of the memory tier in bytes." |s| s.tier_bytes;
+    "gauge" "adit_kv_tier_pinned_bytes" "Bytes of tier memory pinned by callers' values, given-up regions included."
         |s| s.tier_pinned_bytes;
-    "gauge" "adit_kv_tier_given_up_bytes" "Bytes of regions that it gave up and values still keep."
+    "gauge" "adit_kv_tier_given_up_bytes" "Bytes of given-up tier regions that values still keep."
         |s| s.tier_given_up_bytes;
-    "gauge" "adit_kv_objects" "Objects there are." |s| s.objects;
-    "gauge" "adit_kv_leased_objects" "Objects that are leased." |s| s.leased;
+    "gauge" "adit_kv_objects" "Objects stored." |s| s.objects;
+    "gauge" "adit_kv_leased_objects" "Leased objects." |s| s.leased;
     "gauge" "adit_kv_used_bytes" "Bytes in use, padding included." |s| s.used_units * UNIT_BYTES;
-    "gauge" "adit_kv_capacity_bytes" "Bytes that objects may take." |s| s.capacity_units * UNIT_BYTES;
-    "gauge" "adit_kv_free_runs" "Runs of free space." |s| s.free_runs;
-    "gauge" "adit_kv_largest_free_bytes" "Bytes of the longest of them." |s| s.largest_free_units * UNIT_BYTES;
-    "gauge" "adit_kv_memory_bytes" "Bytes of memory that tables take." |s| s.memory_bytes;
+    "gauge" "adit_kv_capacity_bytes" "Bytes available to objects, used ones included."
+        |s| s.capacity_units * UNIT_BYTES;
+    "gauge" "adit_kv_free_runs" "Contiguous runs of free space." |s| s.free_runs;
+    "gauge" "adit_kv_largest_free_bytes" "Bytes of the longest run of free space."
+        |s| s.largest_free_units * UNIT_BYTES;
+    "gauge" "adit_kv_memory_bytes" "Bytes of memory used by tables." |s| s.memory_bytes;
 };
 
 const EVICTIONS: &[Metric<Evicted>] = metrics! {
-    "counter" "adit_kv_evictions_total" "Objects evicted." |evicted| evicted.objects;
-    "counter" "adit_kv_evicted_bytes_total" "Bytes of objects evicted, padding included." |evicted| evicted.bytes;
+    "counter" "adit_kv_evictions_total" "Evicted objects." |evicted| evicted.objects;
+    "counter" "adit_kv_evicted_bytes_total" "Bytes of evicted objects, padding included." |evicted| evicted.bytes;
 };
 
 const REQUESTS: &[Metric<Sample>] = metrics! {
-    "counter" "adit_kv_failures_total" "Requests that failed, misses not included." |s| s.failures;
-    "gauge" "adit_kv_waiting_for_memory" "Reads that wait for registered memory." |s| s.waiting_for_memory;
-    "gauge" "adit_kv_waiting_for_room" "Requests that wait for room on the media." |s| s.waiting_for_room;
+    "counter" "adit_kv_failures_total" "Failed requests, misses excluded." |s| s.failures;
+    "gauge" "adit_kv_waiting_for_memory" "Reads waiting for registered memory." |s| s.waiting_for_memory;
+    "gauge" "adit_kv_waiting_for_room" "Requests waiting for room on the media." |s| s.waiting_for_room;
 };
 
 const THREADS: &[Metric<(usize, usize)>] = metrics! {
-    "gauge" "adit_kv_mailbox_jobs" "Jobs that wait for a thread." |(jobs, _)| *jobs as u64;
-    "gauge" "adit_kv_mailbox_capacity" "Jobs that may wait for a thread." |(_, depth)| *depth as u64;
+    "gauge" "adit_kv_mailbox_jobs" "Jobs waiting for a thread." |(jobs, _)| *jobs as u64;
+    "gauge" "adit_kv_mailbox_capacity" "Maximum number of jobs waiting for a thread." |(_, depth)| *depth as u64;
 };
 
 const MEMORY: &[Metric<Sample>] = metrics! {
@@ -175,28 +179,28 @@ const POOLS: &[Metric<(usize, usize)>] = metrics! {
 const DEVICES: &[Metric<DeviceFigures>] = metrics! {
     "counter" "adit_kv_device_read_bytes_total" "Bytes read from a device for any purpose." |d| d.read_bytes;
     "counter" "adit_kv_device_written_bytes_total" "Bytes written to a device for any purpose." |d| d.written_bytes;
-    "counter" "adit_kv_device_errors_total" "Commands that a device failed, repetitions included." |d| d.errors;
-    "gauge" "adit_kv_device_in_flight" "Commands that a device has now." |d| d.in_flight;
-    "gauge" "adit_kv_device_waiting" "Commands that wait to be sent to a device." |d| d.waiting;
+    "counter" "adit_kv_device_errors_total" "Commands that failed on a device, retries included." |d| d.errors;
+    "gauge" "adit_kv_device_in_flight" "Commands in flight on a device." |d| d.in_flight;
+    "gauge" "adit_kv_device_waiting" "Commands waiting to be sent to a device." |d| d.waiting;
     "gauge" "adit_kv_device_failed_shards" "Shards for which a device is out of service." |d| d.failed;
 };
 
 const TENANTS: &[Metric<TenantStats>] = metrics! {
     "gauge" "adit_kv_tenant_objects" "Objects of the tenant." |t| t.objects;
-    "gauge" "adit_kv_tenant_used_bytes" "Bytes of its objects, padding included." |t| t.used_bytes;
-    "gauge" "adit_kv_tenant_quota_bytes" "Bytes that it may use, if there is a quota." |t| t.quota?.bytes;
-    "counter" "adit_kv_tenant_puts_total" "Objects stored for it." |t| t.puts;
-    "counter" "adit_kv_tenant_gets_total" "Gets that found an object of it." |t| t.gets;
-    "counter" "adit_kv_tenant_get_hits_total" "Of these, those that returned it." |t| t.hits;
-    "counter" "adit_kv_tenant_evictions_total" "Objects of it that were evicted." |t| t.evictions;
-    "counter" "adit_kv_tenant_refusals_total" "Puts refused because of its quota." |t| t.refusals;
+    "gauge" "adit_kv_tenant_used_bytes" "Bytes of the tenant's objects, padding included." |t| t.used_bytes;
+    "gauge" "adit_kv_tenant_quota_bytes" "The tenant's quota in bytes." |t| t.quota?.bytes;
+    "counter" "adit_kv_tenant_puts_total" "Objects stored for the tenant." |t| t.puts;
+    "counter" "adit_kv_tenant_gets_total" "Gets that found an object of the tenant." |t| t.gets;
+    "counter" "adit_kv_tenant_get_hits_total" "Gets that returned an object of the tenant intact." |t| t.hits;
+    "counter" "adit_kv_tenant_evictions_total" "Evicted objects of the tenant." |t| t.evictions;
+    "counter" "adit_kv_tenant_refusals_total" "Puts refused because of the tenant's quota." |t| t.refusals;
 };
 
 /// Formats a sample.
 pub(super) fn text(sample: &Sample) -> String {
     let mut text = Text::default();
     text.add_stats(&sample.stats);
-    let (name, help) = ("adit_kv_request_seconds", "From a call to its answer, in seconds.");
+    let (name, help) = ("adit_kv_request_seconds", "Time from a call to its answer, in seconds.");
     text.family(name, "histogram", help);
     for (kind, latencies) in KINDS.iter().zip(&sample.latencies) {
         text.histogram(name, &[("request", kind)], latencies);
@@ -208,7 +212,7 @@ pub(super) fn text(sample: &Sample) -> String {
     let devices = sample.devices.iter();
     text.add(DEVICES, devices.map(|(name, figures)| (Some(("device", &**name)), figures)));
     let name = "adit_kv_device_command_seconds";
-    let help = "From sending a command to its completion, in seconds.";
+    let help = "Time from sending a command to its completion, in seconds.";
     text.family(name, "histogram", help);
     for (device, figures) in &sample.devices {
         for (operation, latencies) in DeviceFigures::OPERATIONS.iter().zip(&figures.latencies) {

@@ -147,7 +147,7 @@ impl Connection {
         // Dropped without the lock, because unmapping its memory takes a while.
         drop(old);
         lock(&self.pace).connected = Instant::now();
-        // Where a line that calls fail was seen, the next is to be seen.
+        // A warning, so that every log that shows the loss also shows the return.
         tracing::warn!("the server of the store at {} is back", self.route.path.display());
         self.watch(&link);
     }

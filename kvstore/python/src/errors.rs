@@ -29,7 +29,7 @@ pub(crate) fn of(py: Python<'_>, error: &Error) -> PyErr {
     set.err().unwrap_or(exception)
 }
 
-/// Refuses a call in a process that was forked from the store's.
+/// Returns the refusal of a call in a process forked from the store's.
 pub(crate) fn forked(py: Python<'_>) -> PyErr {
     let text = "this process was forked from the one that opened the store, and has none of its threads: open stores \
                 or connect after the fork, or start processes with multiprocessing's 'spawn'";

@@ -68,7 +68,7 @@ fn add(figures: &Bound<'_, PyDict>, more: &[(&str, u64)]) -> PyResult<()> {
     more.iter().try_for_each(|(name, figure)| figures.set_item(name, figure))
 }
 
-/// Returns the counters of a store that a server has, and the server's.
+/// Returns the counters of a served store and of its server.
 pub(crate) fn of_server<'py>(
     py: Python<'py>,
     stats: &Stats,

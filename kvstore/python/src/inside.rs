@@ -30,7 +30,7 @@ pub(crate) fn close_all(py: Python<'_>) {
         Err(_) => return,
     };
     for store in open.iter().filter_map(Weak::upgrade) {
-        // A child that was forked leaves its parent's stores alone.
+        // A forked child leaves its parent's stores alone.
         let ended = if store.session.get().is_some() { store.close(py) } else { Ok(()) };
         if let Err(why) = ended {
             why.write_unraisable(py, None);

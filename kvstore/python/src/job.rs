@@ -41,7 +41,7 @@ enum Filling {
     View(Value, View),
 }
 
-/// When a connection's requests are given up. A store has deadlines of its own.
+/// The time at which a connection's requests are abandoned. A store has its own deadlines.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadline {
     pub(crate) until: Instant,
@@ -57,7 +57,7 @@ pub(crate) struct Job {
     filled: usize,
     /// When its requests are given up.
     pub(crate) deadline: Option<Deadline>,
-    /// Bytes of the buffers that it reads into.
+    /// Bytes of the buffers for reads.
     reads: usize,
     /// Views to release.
     spent: Vec<View>,
@@ -109,7 +109,7 @@ impl Job {
         self.slots.len()
     }
 
-    /// Returns whether every request is answered or given up.
+    /// Returns whether every request is answered or abandoned.
     pub(crate) fn is_over(&self) -> bool {
         self.flying == 0
     }
@@ -273,7 +273,7 @@ impl Slot {
         Ok(self.left())
     }
 
-    /// Returns how many bytes are to be copied.
+    /// Returns the number of bytes left to copy.
     fn left(&self) -> usize {
         match self {
             Slot::Filling(Filling::Object(value, _), at) => value.len() - at,

@@ -9,7 +9,7 @@ use adit_kvshare::{Divide, Pieces};
 
 use crate::lock::lock;
 
-/// A piece of memory, and its runs that no request has.
+/// A piece of memory, and its idle runs.
 pub(crate) struct Lending<M> {
     start: usize,
     len: usize,
@@ -52,7 +52,7 @@ impl<M: Divide> Lending<M> {
         self.start
     }
 
-    /// Returns its length in bytes.
+    /// Returns the length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -88,7 +88,7 @@ impl<M: Divide> Lending<M> {
 }
 
 impl<M: Divide> Lender<M> {
-    /// Takes the `len` bytes at an address from the memory that has all of them, unless a request has some.
+    /// Takes the `len` bytes at an address from the memory that contains them, unless a request uses some.
     pub(crate) fn take(&self, address: usize, len: usize) -> Option<(M, Loan<M>)> {
         match self {
             Lender::Registered(regions) => regions.iter().find_map(|it| it.take(address, len)),
@@ -124,7 +124,7 @@ impl<M: Divide> Loan<M> {
     /// lent again.
     pub(crate) fn give(self, run: Option<M>) {
         let Some(run) = run else { return };
-        // Locked after: a run of closed memory is dropped unlocked, since that may wait for the interpreter.
+        // A run of closed memory is dropped without the lock, because dropping may wait for the interpreter.
         let mut idle = lock(&self.of.idle);
         if let Some(idle) = idle.as_mut() {
             idle.give(self.offset, run);

@@ -7,7 +7,7 @@ use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::lock::lock;
 
-/// Jobs to look at.
+/// Jobs to check.
 pub(crate) struct Ready {
     numbers: Mutex<Vec<u64>>,
     event: EventFd,
@@ -35,7 +35,7 @@ impl Ready {
     /// Takes at most `most` named jobs. The eventfd stays readable for the others.
     pub(crate) fn take(&self, most: usize) -> Vec<u64> {
         let mut numbers = lock(&self.numbers);
-        // There may be nothing to read: its owner may have read it.
+        // The user may have read the eventfd already, so an error is ignored.
         let _ = self.event.read();
         let most = most.min(numbers.len());
         let rest = numbers.split_off(most);

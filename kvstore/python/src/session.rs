@@ -22,7 +22,7 @@ const REMOVALS_MAX: usize = 1000;
 
 /// A call with its arguments.
 pub(crate) enum Call {
-    /// Stores objects, those in memory that the devices know in place.
+    /// Stores objects, in place where their buffers lie in registered memory.
     Put(Vec<(Key, View)>, PutWith),
     /// Reads objects.
     Get(Vec<Key>),

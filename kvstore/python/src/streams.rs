@@ -187,8 +187,8 @@ impl Pieces {
             let read = match there {
                 Some(read) => read,
                 None => {
-                    // The thread has no part of the buffer: a memoryview of io.BufferedReader's memory does not keep
-                    // it, and the caller may leave. With the first byte the reader has the others of its piece.
+                    // The thread must not use the buffer: a memoryview of io.BufferedReader's memory does not keep it
+                    // alive, and the caller may leave. It reads the first byte, after which the reader has the piece.
                     let reader = Arc::clone(reader);
                     let (read, first) = waiting::apart(py, move || {
                         let mut reader = lock(&reader);

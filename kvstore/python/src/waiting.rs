@@ -85,7 +85,7 @@ pub(crate) fn tried<T: Send + 'static>(
     apart(py, work)?.map_err(|why| errors::of(py, &why))
 }
 
-/// Like [`apart`]; passes what the work returns to `undo` if its caller has left.
+/// Like [`apart`], but passes the work's result to `undo` if the caller has left.
 ///
 /// # Errors
 /// As [`apart`].

@@ -117,7 +117,8 @@ const COUNTERS: &[Metric<Stats>] = metrics! {
     "gauge" "adit_kv_journal_delay_max_ns"
         "Longest time from an acknowledgement to sending its record to the journal's device."
         |s| s.journal_delay_max_ns;
-    "counter" "adit_kv_journal_lost_blocks_total" "Flushed journal blocks that could not be read when the store was opened."
+    "counter" "adit_kv_journal_lost_blocks_total"
+        "Flushed journal blocks that could not be read when the store was opened."
         |s| s.journal_lost_blocks;
     "counter" "adit_kv_journal_outdated_objects_total"
         "Objects, dropped or kept, that lost journal blocks may have replaced or deleted."
@@ -128,7 +129,8 @@ const COUNTERS: &[Metric<Stats>] = metrics! {
     "counter" "adit_kv_tier_admissions_total" "Objects admitted to the memory tier." |s| s.tier_admissions;
     "counter" "adit_kv_tier_evictions_total" "Objects that left the memory tier to make room or because it shrank."
         |s| s.tier_evictions;
-    "counter" "adit_kv_tier_invalidations_total" "Objects that left the memory tier because they were replaced or removed."
+    "counter" "adit_kv_tier_invalidations_total"
+        "Objects that left the memory tier because they were replaced or removed."
         |s| s.tier_invalidations;
     "gauge" "adit_kv_tier_objects" "Objects in the memory tier." |s| s.tier_objects;
     "gauge" "adit_kv_tier_used_bytes" "Bytes of objects in the memory tier, padding included."

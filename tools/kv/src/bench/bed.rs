@@ -13,7 +13,7 @@ use adit_tools_common::session::{Session, one};
 pub(super) const SLEEP_MAX: Duration = Duration::from_millis(5);
 
 /// The end of a request.
-pub(super) struct Ended {
+pub(super) struct EndedRequest {
     /// The number that the request carried.
     pub(super) reply: u64,
     /// How it ended.
@@ -31,7 +31,7 @@ pub(super) trait Bed {
     fn submit(&mut self, now: Time, requests: impl Iterator<Item = Request>);
 
     /// Passes the end of each request to `ended`; returns how many there were. Without any, it may have waited briefly.
-    fn poll(&mut self, now: Time, ended: &mut dyn FnMut(Ended)) -> usize;
+    fn poll(&mut self, now: Time, ended: &mut dyn FnMut(EndedRequest)) -> usize;
 
     /// Returns how many of `keys` exist before the first that is missing.
     ///
@@ -79,11 +79,11 @@ impl Bed for Session {
         self.local_mut().submit_many(now, requests);
     }
 
-    fn poll(&mut self, now: Time, ended: &mut dyn FnMut(Ended)) -> usize {
+    fn poll(&mut self, now: Time, ended: &mut dyn FnMut(EndedRequest)) -> usize {
         let local = self.local_mut();
         let Turn { moved, next, .. } = local.poll(now, &mut |done: Done| {
             let result = done.result.map_err(Error::from);
-            ended(Ended { reply: done.reply, result, memory: one(done.memory) });
+            ended(EndedRequest { reply: done.reply, result, memory: one(done.memory) });
         });
         // The software controller or the kernel may need this CPU.
         if moved == 0 && !local.wait(next.since(now).min(SLEEP_MAX)) {

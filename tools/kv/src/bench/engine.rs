@@ -8,7 +8,7 @@ use adit_driver::{Buffer, Time};
 use adit_kvstore::shard::{Action, GetItem, Outcome, Part, PutItem, PutOptions, Request};
 use adit_kvstore::{Error, Key, units};
 
-use super::bed::{Bed, Ended};
+use super::bed::{Bed, EndedRequest};
 use super::counted::Counted;
 use super::objects::Objects;
 use crate::failure::{Failure, Result};
@@ -60,7 +60,7 @@ pub(super) struct Engine<'a, B> {
     unused: Vec<usize>,
     in_flight: usize,
     /// Room for the answers of a poll.
-    answers: Vec<Ended>,
+    answers: Vec<EndedRequest>,
     /// Objects read in order to be put.
     modified: Vec<u64>,
     counted: Counted,
@@ -241,8 +241,8 @@ impl<'a, B: Bed> Engine<'a, B> {
         }
     }
 
-    fn take(&mut self, now: Time, ended: Ended) {
-        let Ended { reply, result, memory: mut buffer } = ended;
+    fn take(&mut self, now: Time, ended: EndedRequest) {
+        let EndedRequest { reply, result, memory: mut buffer } = ended;
         let tag = (reply >> ITEM_BITS) as usize;
         let item = (reply & ((1 << ITEM_BITS) - 1)) as usize;
         let batch = &mut self.batches[tag];

@@ -11,7 +11,7 @@ use adit_kvstore::shard::{Action, Outcome, Request, Stats};
 use adit_kvstore::store::{Put, PutWith};
 use adit_kvstore::{Error, Key, UNIT_BYTES, units};
 
-use super::bed::{Bed, Ended, Measured, SLEEP_MAX};
+use super::bed::{Bed, EndedRequest, Measured, SLEEP_MAX};
 use crate::any_store::{POOL_BYTES, connect};
 use crate::failure::Result;
 use adit_tools_common::session::one;
@@ -25,17 +25,17 @@ pub(super) struct Served {
     /// Lends the memory of objects.
     memory: Device,
     began: Instant,
-    waiting: Vec<Waiting>,
+    waiting: Vec<ClientRequest>,
 }
 
 /// A request in flight.
-struct Waiting {
+struct ClientRequest {
     reply: u64,
     memory: Buffer,
-    answer: Asked,
+    answer: ServedAnswer,
 }
 
-enum Asked {
+enum ServedAnswer {
     Get(Pending<Option<Value>>),
     Put(Pending<Put<Option<Span>>>),
 }
@@ -60,25 +60,29 @@ impl Served {
     }
 }
 
-impl Waiting {
+impl ClientRequest {
     /// Takes the answer.
     ///
     /// # Errors
     /// Itself if the answer has not arrived.
-    fn try_end(self) -> std::result::Result<Ended, Waiting> {
-        let Waiting { reply, mut memory, answer } = self;
-        let result = match answer {
-            Asked::Get(pending) => match answered(pending) {
-                Ok(answer) => answer
-                    .map(|value| value.map_or(Outcome::Miss, |value| copy(&value, &mut memory))),
-                Err(pending) => return Err(Waiting { reply, memory, answer: Asked::Get(pending) }),
+    fn try_end(self) -> std::result::Result<EndedRequest, ClientRequest> {
+        let ClientRequest { reply, mut memory, answer } = self;
+        let mut hit =
+            |value: Option<Value>| value.map_or(Outcome::Miss, |value| copy(&value, &mut memory));
+        let ended = match answer {
+            ServedAnswer::Get(pending) => match answered(pending) {
+                Ok(value) => Ok(value.map(&mut hit)),
+                Err(pending) => Err(ServedAnswer::Get(pending)),
             },
-            Asked::Put(pending) => match answered(pending) {
-                Ok(answer) => answer.map(|put| put.outcome),
-                Err(pending) => return Err(Waiting { reply, memory, answer: Asked::Put(pending) }),
+            ServedAnswer::Put(pending) => match answered(pending) {
+                Ok(put) => Ok(put.map(|put| put.outcome)),
+                Err(pending) => Err(ServedAnswer::Put(pending)),
             },
         };
-        Ok(Ended { reply, result, memory })
+        match ended {
+            Ok(result) => Ok(EndedRequest { reply, result, memory }),
+            Err(answer) => Err(ClientRequest { reply, memory, answer }),
+        }
     }
 }
 
@@ -116,16 +120,16 @@ impl Bed for Served {
         }
         let asked = self.client.get_many(gets.iter().map(|(_, key, _)| key.clone()));
         for ((reply, _, memory), pending) in gets.into_iter().zip(asked) {
-            self.waiting.push(Waiting { reply, memory, answer: Asked::Get(pending) });
+            self.waiting.push(ClientRequest { reply, memory, answer: ServedAnswer::Get(pending) });
         }
         let items = puts.iter().map(|(_, key, bytes, data)| (key.clone(), &data[..*bytes]));
         let asked = self.client.put_many(items, &PutWith::default());
         for ((reply, _, _, memory), pending) in puts.into_iter().zip(asked) {
-            self.waiting.push(Waiting { reply, memory, answer: Asked::Put(pending) });
+            self.waiting.push(ClientRequest { reply, memory, answer: ServedAnswer::Put(pending) });
         }
     }
 
-    fn poll(&mut self, _now: Time, ended: &mut dyn FnMut(Ended)) -> usize {
+    fn poll(&mut self, _now: Time, ended: &mut dyn FnMut(EndedRequest)) -> usize {
         let before = self.waiting.len();
         for waiting in std::mem::take(&mut self.waiting) {
             match waiting.try_end() {

@@ -8,7 +8,7 @@ use adit_driver::{Buffer, Device, DeviceOptions};
 use adit_kvstore::Key;
 use adit_kvstore::shard::{Action, GetItem, Outcome, PutItem, Request};
 
-use super::super::bed::Ended;
+use super::super::bed::EndedRequest;
 use super::super::counted::Counted;
 use super::super::objects::Objects;
 use super::super::workload::Ycsb;
@@ -26,7 +26,7 @@ struct Model {
     capacity: usize,
     objects: BTreeMap<Key, (u64, Vec<u8>)>,
     clock: u64,
-    waiting: VecDeque<Ended>,
+    waiting: VecDeque<EndedRequest>,
     most_waiting: usize,
     /// The get whose answer is wrong, counted from 1.
     lies_at: u64,
@@ -79,7 +79,7 @@ impl Model {
     }
 
     fn answer(&mut self, reply: u64, outcome: Outcome, memory: AnyBuffer) {
-        self.waiting.push_back(Ended { reply, result: Ok(outcome), memory: one(memory) });
+        self.waiting.push_back(EndedRequest { reply, result: Ok(outcome), memory: one(memory) });
         self.most_waiting = self.most_waiting.max(self.waiting.len());
     }
 }
@@ -100,7 +100,7 @@ impl Bed for Model {
         }
     }
 
-    fn poll(&mut self, _now: Time, ended: &mut dyn FnMut(Ended)) -> usize {
+    fn poll(&mut self, _now: Time, ended: &mut dyn FnMut(EndedRequest)) -> usize {
         // Answers half now, the rest later.
         let count = self.waiting.len().div_ceil(2);
         self.waiting.drain(..count).for_each(&mut *ended);

@@ -271,7 +271,7 @@ fn bad_input_gets_one_sentence_and_its_code() {
         ("bench --filename=DISK --iodepth=9999", 2, "iodepth=4095 at most"),
         ("bench --filename=DISK --iodepth_low=5", 2, "give at most 1"),
         ("bench --filename=DISK --io_timeout=soon", 2, "--io_timeout: 'soon' is not a time"),
-        ("bench --filename=DISK --continue_on_error=maybe", 2, "one of none, read"),
+        ("bench --filename=DISK --continue_on_error=maybe", 2, "one of none, 0, read"),
         ("bench --filename=DISK --retries=256", 2, "--retries"),
         ("bench --filename=DISK --recover=perhaps", 2, "--recover"),
         ("bench --filename=DISK --output=/nonexistent/file", 1, "/nonexistent/file"),

@@ -53,6 +53,6 @@ fn values(dword: u32) {
 fn event(dword: u32) {
     let event = AsyncEvent::from_dword(dword);
     show(&event, Some(&event));
-    look!(event; name);
+    look!(event; event_type, info, log_page, name);
     assert_eq!(AsyncEvent::from_dword(event.0), event);
 }

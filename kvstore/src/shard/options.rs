@@ -39,7 +39,7 @@ pub struct ShardOptions {
     pub ledger: Ledger,
     /// Keys that are removed; shards of one store have clones of one log.
     pub removals: Removals,
-    /// Whether reads end unverified, for their callers to verify ([`Unverified`]). By default the shard verifies them.
+    /// Whether reads end unverified, for their callers to verify ([`Unverified`](super::Unverified)). By default the shard verifies them.
     pub callers_verify: bool,
 }
 

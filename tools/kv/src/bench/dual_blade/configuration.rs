@@ -38,7 +38,7 @@ pub(super) fn listed(text: &str) -> Result<&'static [Configuration], String> {
     if text == "all" {
         return Ok(&Configuration::ALL);
     }
-    let found = (&Configuration::ALL).into_iter().find(|one| one.name() == text);
+    let found = Configuration::ALL.iter().find(|one| one.name() == text);
     found.map(std::slice::from_ref).ok_or_else(|| {
         format!("'{text}' is not a configuration: use all, mmap, fadvise, direct or dual")
     })

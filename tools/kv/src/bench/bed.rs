@@ -1,4 +1,4 @@
-//! What a load runs on: a store of this process, one that is served, or a model of one in tests.
+//! The store that a load runs on: one of this process, one that is served, or a model of one in tests.
 
 use std::time::Duration;
 

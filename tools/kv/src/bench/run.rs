@@ -63,7 +63,7 @@ pub(crate) fn run(args: &KvBenchArgs) -> Result<()> {
     }
 }
 
-/// What a run came to, and why it ended early.
+/// The outcome of a run, and the reason if it ended early.
 type RunResult = Result<(BenchOutcome, Option<Failure>)>;
 
 /// Runs the workload on a store of this process.

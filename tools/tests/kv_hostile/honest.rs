@@ -45,7 +45,7 @@ pub(crate) fn check(number: u64, version: u64, bytes: &[u8]) -> Result<(), Strin
     }
 }
 
-/// Connects, and again while there are too many clients, but not for ever.
+/// Connects, and again while there are too many clients, but not forever.
 fn connect(socket: &Path, timeout: Duration, figures: &mut Figures) -> Result<Client, String> {
     let options = ClientOptions {
         tenant: Some("honest".to_owned()),

@@ -4,7 +4,7 @@
 //! `ADIT_HOSTILE_SECONDS=600 cargo test -p adit --test kv_hostile -- --nocapture` does so for ten minutes;
 //! `ADIT_HOSTILE_SEED` repeats the choices of a run, though not how its threads interleave.
 
-#[path = "../support/kv.rs"]
+#[path = "../commands/support/kv.rs"]
 mod support;
 
 #[path = "../../../kvstore/shared/tests/share/raw.rs"]

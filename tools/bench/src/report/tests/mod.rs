@@ -9,7 +9,7 @@ use crate::options::{LatencyTarget, Request, RunOptions, SteadyOf, SteadyState};
 use crate::outcome::{JobOutcome, SteadyOutcome};
 use crate::way::Way;
 
-#[path = "../../../../tests/support/keys.rs"]
+#[path = "../../../../tests/commands/support/keys.rs"]
 mod keys;
 
 /// Compares with `tests/reports/NAME`, or writes it if `ADIT_BLESS` is set.

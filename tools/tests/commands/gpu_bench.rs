@@ -1,12 +1,10 @@
 //! Tests `adit gpu bench` and `adit gpu selftest` on the emulated CUDA driver: output and exit codes.
-#![forbid(unsafe_code)]
-
-#[path = "support/interrupt.rs"]
-mod interrupt;
 
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+
+use crate::support::interrupt;
 
 /// Few warps and short parts, because the emulated GPU's threads share the machine with other tests.
 const SMALL: &str = "bench --queues 2 --depth 64 --sms 2 --warps 2";

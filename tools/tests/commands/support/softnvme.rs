@@ -2,49 +2,15 @@
 
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, ChildStdout, Command, Output, Stdio};
-use std::sync::atomic::{AtomicU32, Ordering};
-
-/// A folder that is removed on drop, with its contents.
-pub(crate) struct Scratch(PathBuf);
-
-impl Scratch {
-    pub(crate) fn new() -> Scratch {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("adit-softnvme-{}-{number}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).expect("folder");
-        Scratch(path)
-    }
-
-    pub(crate) fn path(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use std::process::{Child, ChildStderr, ChildStdout, Command, Stdio};
 
 /// A ready server, killed on drop.
 pub(crate) struct Softnvme {
     child: Child,
     out: BufReader<ChildStdout>,
     err: Option<ChildStderr>,
-    #[allow(dead_code, reason = "not every test that includes this file needs it")]
     pub(crate) ready: String,
     folder: PathBuf,
-}
-
-pub(crate) fn adit(words: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_adit")).args(words).output().expect("adit runs")
-}
-
-pub(crate) fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
 }
 
 impl Softnvme {
@@ -72,20 +38,17 @@ impl Softnvme {
     }
 
     /// Returns the next line it prints.
-    #[allow(dead_code, reason = "not every test that includes this file needs it")]
     pub(crate) fn line(&mut self) -> String {
         let mut line = String::new();
         self.out.read_line(&mut line).expect("UTF-8");
         line
     }
 
-    #[allow(dead_code, reason = "not every test that includes this file needs it")]
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// Ends it with a signal; returns its exit code, remaining output, and errors.
-    #[allow(dead_code, reason = "not every test that includes this file needs it")]
     pub(crate) fn end(mut self, signal: &str) -> (Option<i32>, String, String) {
         kill(signal, self.child.id());
         let (mut out, mut complaints) = (String::new(), String::new());

@@ -1,7 +1,6 @@
 //! Logs of I/Os: what `write_iolog` writes is what fio writes, and `read_iolog` replays both.
 //!
 //! Where fio is installed, it replays our logs, and we replay its; without it, these parts are left out.
-#![forbid(unsafe_code)]
 
 use std::fs;
 use std::path::{Path, PathBuf};

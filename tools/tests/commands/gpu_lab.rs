@@ -1,8 +1,4 @@
 //! Tests `adit gpu lab` on the emulated CUDA driver: the report after each step, steps that fail, a lab that is cut off.
-#![forbid(unsafe_code)]
-
-#[path = "support/interrupt.rs"]
-mod interrupt;
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use adit_gpu_emulated::{Installation, directory_of};
 use serde_json::Value;
+
+use crate::support::interrupt;
 
 /// Longer than any wait of these tests.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -1,8 +1,4 @@
 //! Tests `adit softnvme` as users see it: output, refusals, exit codes, and survival of misbehaving clients.
-#![allow(missing_docs)]
-
-#[path = "support/softnvme.rs"]
-mod softnvme;
 
 use std::fs::{self, Permissions};
 use std::io::Read;
@@ -12,11 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use softnvme::{Scratch, Softnvme, adit, kill, text};
+use crate::support::kv::{Scratch, run, text};
+use crate::support::softnvme::{Softnvme, kill};
 
 /// Returns the exit code and the one-line message of a server that cannot start.
 fn refusal(words: &[&str]) -> (Option<i32>, String) {
-    let ended = adit(&[&["softnvme"], words].concat());
+    let ended = run(&[&["softnvme"], words].concat());
     assert_eq!(text(&ended.stdout), "", "nothing is served");
     let said = text(&ended.stderr);
     assert!(said.starts_with("adit: ") && said.lines().count() == 1, "{said}");
@@ -32,7 +29,7 @@ fn refused(words: &[&str], code: i32, parts: &[&str]) {
 }
 
 fn identify(server: &Softnvme) {
-    let ended = adit(&["identify", &server.target()]);
+    let ended = run(&["identify", &server.target()]);
     assert!(ended.status.success(), "{}", text(&ended.stderr));
 }
 
@@ -47,10 +44,10 @@ fn load(server: &Softnvme) -> Child {
 
 #[test]
 fn a_client_hands_over_no_more_memory_than_the_server_takes() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let folder = scratch.path("drive");
     let server = Softnvme::start(&folder, &["--media", "mem=8M", "--memory", "4k"]);
-    let ended = adit(&["identify", &server.target()]);
+    let ended = run(&["identify", &server.target()]);
     let said = text(&ended.stderr);
     assert!(!ended.status.success() && said.contains("DMA"), "{said}");
     let (code, _, complaints) = server.end("TERM");
@@ -60,7 +57,7 @@ fn a_client_hands_over_no_more_memory_than_the_server_takes() {
 
 #[test]
 fn it_says_when_it_is_ready_and_who_comes_and_goes() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let folder = scratch.path("drive");
     let mut server = Softnvme::start(&folder, &["--media", "mem=8M"]);
     let expected = format!(
@@ -78,7 +75,7 @@ fn it_says_when_it_is_ready_and_who_comes_and_goes() {
 
 #[test]
 fn programs_read_json() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let mut server = Softnvme::start(&scratch.path("drive"), &["--media", "null", "--json"]);
     let ready: serde_json::Value = serde_json::from_str(&server.ready).expect("JSON");
     assert_eq!((&ready["event"], &ready["media"]), (&"ready".into(), &"null".into()));
@@ -92,16 +89,15 @@ fn programs_read_json() {
 
 #[test]
 fn it_tells_how_long_the_device_waited_for_a_client() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let words = ["--media", "mem=8M", "--idle-gaps", "--json"];
     let mut server = Softnvme::start(&scratch.path("drive"), &words);
     let filename = format!("--filename={}", server.target());
     // Eight bursts of four writes, each after the last burst is done.
     let paced = ["--rw=write", "--bs=4k", "--iodepth=4", "--size=128k"];
     let batches = ["--iodepth_batch=4", "--iodepth_batch_complete_min=4", "--thinktime=2ms"];
-    let bench = adit(
-        &[&["bench", &filename], &paced[..], &batches[..], &["--thinktime_blocks=4"]].concat(),
-    );
+    let bench =
+        run(&[&["bench", &filename], &paced[..], &batches[..], &["--thinktime_blocks=4"]].concat());
     assert!(bench.status.success(), "{}", text(&bench.stderr));
     let event = |line: String| serde_json::from_str::<serde_json::Value>(&line).expect("JSON");
     assert_eq!(event(server.line())["event"], "client_came");
@@ -118,7 +114,7 @@ fn it_tells_how_long_the_device_waited_for_a_client() {
 
 #[test]
 fn an_interrupt_leaves_the_client_and_keeps_the_files_data() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let (folder, file) = (scratch.path("drive"), scratch.path("disk.img"));
     fs::create_dir(&folder).expect("folder");
     let media = format!("file={}", file.display());
@@ -126,7 +122,7 @@ fn an_interrupt_leaves_the_client_and_keeps_the_files_data() {
     let server = Softnvme::start(&folder, &words);
     let filename = format!("--filename={}", server.target());
     let write =
-        adit(&["bench", &filename, "--rw=write", "--bs=64k", "--size=4M", "--verify=crc32c"]);
+        run(&["bench", &filename, "--rw=write", "--bs=64k", "--size=4M", "--verify=crc32c"]);
     assert!(write.status.success(), "{}", text(&write.stderr));
     let mut busy = load(&server);
     thread::sleep(Duration::from_millis(300));
@@ -144,7 +140,7 @@ fn an_interrupt_leaves_the_client_and_keeps_the_files_data() {
 
 #[test]
 fn a_killed_client_under_load_makes_room_for_the_next() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let mut server = Softnvme::start(&scratch.path("drive"), &["--media", "mem=64M"]);
     for _ in 0..5 {
         let mut bench = load(&server);
@@ -155,7 +151,7 @@ fn a_killed_client_under_load_makes_room_for_the_next() {
         assert!(server.line().contains("gone"));
     }
     let filename = format!("--filename={}", server.target());
-    let verified = adit(&[
+    let verified = run(&[
         "bench",
         &filename,
         "--rw=randrw",
@@ -171,11 +167,11 @@ fn a_killed_client_under_load_makes_room_for_the_next() {
 
 #[test]
 fn a_second_client_is_told_why_it_cannot_have_the_device() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let mut server = Softnvme::start(&scratch.path("drive"), &["--media", "mem=64M"]);
     let mut first = load(&server);
     assert_eq!(server.line(), "a client came\n");
-    let second = adit(&["identify", &server.target()]);
+    let second = run(&["identify", &server.target()]);
     let said = text(&second.stderr);
     assert_eq!(second.status.code(), Some(1));
     assert!(said.contains("busy") && said.contains("no other client"), "{said}");
@@ -188,7 +184,7 @@ fn a_second_client_is_told_why_it_cannot_have_the_device() {
 
 #[test]
 fn nonsense_at_the_socket_is_logged_and_survived() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let folder = scratch.path("drive");
     let server = Softnvme::start(&folder, &["--media", "mem=8M"]);
     let mut stream = UnixStream::connect(folder.join("cntrl")).expect("connected");
@@ -213,7 +209,7 @@ fn nonsense_at_the_socket_is_logged_and_survived() {
 
 #[test]
 fn a_socket_in_use_is_refused_and_a_dead_ones_is_replaced() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let folder = scratch.path("drive");
     let socket = folder.to_str().expect("UTF-8").to_owned();
     let server = Softnvme::start(&folder, &["--media", "null"]);
@@ -227,7 +223,7 @@ fn a_socket_in_use_is_refused_and_a_dead_ones_is_replaced() {
 
 #[test]
 fn sockets_that_cannot_be_made_are_refused_with_a_way_out() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let path = |name: &str| scratch.path(name).to_str().expect("UTF-8").to_owned();
     let at = |socket: &str, code, parts: &[&str]| {
         refused(&["--socket", socket, "--media", "null"], code, parts);
@@ -250,7 +246,7 @@ fn sockets_that_cannot_be_made_are_refused_with_a_way_out() {
 
 #[test]
 fn media_that_cannot_be_is_refused_with_a_way_out() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let drive = scratch.path("drive");
     let socket = drive.to_str().expect("UTF-8");
     let with = |words: &[&str], code, parts: &[&str]| {
@@ -278,7 +274,7 @@ fn media_that_cannot_be_is_refused_with_a_way_out() {
 
 #[test]
 fn media_that_all_may_read_are_closed_to_others() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let file = scratch.path("disk.img");
     fs::write(&file, [0; 1 << 16]).expect("file");
     fs::set_permissions(&file, Permissions::from_mode(0o644)).expect("rights");
@@ -292,7 +288,7 @@ fn media_that_all_may_read_are_closed_to_others() {
 
 #[test]
 fn media_that_may_outgrow_its_file_system_is_served_with_a_warning() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let media = format!("file={}", scratch.path("disk.img").display());
     let server = Softnvme::start(&scratch.path("drive"), &["--media", &media, "--size", "4T"]);
     let (code, _, complaints) = server.end("TERM");
@@ -305,7 +301,7 @@ fn media_that_may_outgrow_its_file_system_is_served_with_a_warning() {
 
 #[test]
 fn one_file_is_one_servers() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let media = format!("file={}", scratch.path("disk.img").display());
     let _server = Softnvme::start(&scratch.path("first"), &["--media", &media, "--size", "8M"]);
     let second = scratch.path("second");
@@ -315,7 +311,7 @@ fn one_file_is_one_servers() {
 
 #[test]
 fn a_server_without_a_client_costs_nothing() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let mut server = Softnvme::start(&scratch.path("drive"), &["--media", "mem=8M"]);
     identify(&server);
     server.line();

@@ -1,11 +1,12 @@
 //! Shared helpers of `adit kv`'s tests: files for stores, the program, and its output.
-#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(dead_code, reason = "`kv_hostile` uses some of it")]
 
 use std::fs;
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,7 +17,9 @@ pub(crate) struct Scratch(pub(crate) PathBuf);
 
 impl Scratch {
     pub(crate) fn new(name: &str) -> Scratch {
-        let path = std::env::temp_dir().join(format!("adit-kv-{}-{name}", std::process::id()));
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let (process, number) = (std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(format!("adit-{process}-{number}-{name}"));
         fs::create_dir_all(&path).expect("a temporary directory");
         Scratch(path)
     }

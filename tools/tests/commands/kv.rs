@@ -1,8 +1,5 @@
 //! Tests `adit kv` as users see it: every command on files, refusals, and exit codes.
 
-#[path = "support/kv.rs"]
-mod support;
-
 use std::fs;
 use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
@@ -13,7 +10,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{
+
+use crate::support::kv::{
     Scratch, adit, damage, fail, filled, json, noise, put, succeed, text, wait_until_open,
 };
 
@@ -594,6 +592,9 @@ fn a_replay_hits_as_an_exact_lru_does() {
                 "4k",
                 "--policy",
                 "lru",
+                // A put in flight cannot be evicted, so that with others the victim depends on the order of their ends.
+                "--iodepth",
+                "1",
                 "--capacity-blocks",
                 &capacity,
                 "--durability",

@@ -1,13 +1,10 @@
 //! `adit kv` on a small file system: what does not fit is refused when it is formatted, and what an error says to do
 //! works. Skipped where a user may not mount a file system in a namespace.
 
-#[path = "support/kv.rs"]
-mod support;
-
 use std::fs;
 use std::process::Command;
 
-use support::{Scratch, noise, text};
+use crate::support::kv::{Scratch, noise, text};
 
 /// Runs a shell script in a new file system of 24 MiB, in which `$adit` is the program and `$data` has 4 MB. Returns
 /// what it prints, or `None` where it cannot run.

@@ -1,8 +1,5 @@
 //! Tests `adit kv top` against a server that says what a test wants.
 
-#[path = "support/kv.rs"]
-mod support;
-
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
@@ -11,7 +8,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Scratch, adit, fail, run, succeed, text};
+
+use crate::support::kv::{Scratch, adit, fail, run, succeed, text};
 
 /// Serves these bodies one after another, then the last one again; `None` hangs up.
 fn serve(bodies: Vec<Option<String>>) -> String {

@@ -1,15 +1,13 @@
 //! Tests `adit kv check` and `ls` on a store that another process writes to: changes in progress are no faults,
 //! damage is.
 
-#[path = "support/kv.rs"]
-mod support;
-
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::process::{Child, Stdio};
 
 use serde_json::Value;
-use support::{Scratch, adit, fail, filled, json, run, succeed, text, wait_until_open};
+
+use crate::support::kv::{Scratch, adit, fail, filled, json, run, succeed, text, wait_until_open};
 
 /// A process that has the store open, killed on drop.
 struct Holder(Child);

@@ -1,6 +1,6 @@
 //! Compares the output of `adit setup status` for recorded machines: `trees/X.tree` with `X.txt` and `X.json`.
 //!
-//! `ADIT_BLESS=1 cargo test -p adit --test setup_trees` updates the expected output; review the difference
+//! `ADIT_BLESS=1 cargo test -p adit --test commands setup_trees` updates the expected output; review the difference
 //! before committing.
 
 use std::fs;

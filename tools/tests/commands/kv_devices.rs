@@ -1,11 +1,8 @@
 //! Tests `adit kv add-device`, `remove-device` and `grow` as users see them.
 
-#[path = "support/kv.rs"]
-mod support;
-
 use std::fs;
 
-use support::{Scratch, fail, json, noise, succeed, text};
+use crate::support::kv::{Scratch, fail, json, noise, succeed, text};
 
 fn put_objects(scratch: &Scratch, devices: &[&str], keys: std::ops::Range<u32>) {
     let file = scratch.path("x");

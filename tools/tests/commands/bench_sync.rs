@@ -4,7 +4,6 @@
 //! writes, no page of the file waits to be written back.
 //!
 //! Without strace, or where tracing is forbidden, the first test says so and is skipped; in CI (`CI` is set) it must run.
-#![forbid(unsafe_code)]
 
 use std::fs::{self, File};
 use std::path::Path;

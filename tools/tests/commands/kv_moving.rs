@@ -1,13 +1,10 @@
 //! Tests `adit kv export` and `import`, and objects of any length through `get` and `put`.
 
-#[path = "support/kv.rs"]
-mod support;
-
 use std::fs;
 use std::io::Write;
 use std::process::Stdio;
 
-use support::{Scratch, adit, fail, json, noise, put, run, succeed, text};
+use crate::support::kv::{Scratch, adit, fail, json, noise, put, run, succeed, text};
 
 /// Longer than the pool of a store.
 const LONG: usize = (70 << 20) + 321;

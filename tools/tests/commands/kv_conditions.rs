@@ -1,12 +1,9 @@
 //! Tests `adit kv` with conditions, versions, other expiries and empty objects.
 
-#[path = "support/kv.rs"]
-mod support;
-
 use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use support::{Scratch, fail, json, succeed, text};
+use crate::support::kv::{Scratch, fail, json, succeed, text};
 
 #[test]
 fn a_put_a_read_and_a_removal_may_depend_on_what_is_there() {

@@ -1,8 +1,5 @@
 //! Tests `adit kv serve`: several processes use one store, through shared memory.
 
-#[path = "support/kv.rs"]
-mod support;
-
 use std::io::{BufRead, BufReader};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -13,7 +10,8 @@ use adit_kvstore::Key;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
-use support::{Scratch, adit, fail, succeed};
+
+use crate::support::kv::{Scratch, adit, fail, succeed};
 
 /// A server, killed on drop.
 struct Served {

@@ -1,12 +1,9 @@
 //! Tests `adit kv bench` on an existing store: without `--force`, it destroys only its own.
 
-#[path = "support/kv.rs"]
-mod support;
-
 use std::fs;
 use std::path::Path;
 
-use support::{Scratch, adit, fail, filled, json, put, succeed, text};
+use crate::support::kv::{Scratch, adit, fail, filled, json, put, succeed, text};
 
 /// Returns the words of a small fill.
 fn fill<'a>(target: &'a str, more: &[&'a str]) -> Vec<&'a str> {

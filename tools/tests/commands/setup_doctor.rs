@@ -1,7 +1,7 @@
 //! Tests `adit setup doctor` on machines with one problem, as text and JSON.
 //!
 //! Each `trees-broken/NAME.tree` begins with the command and the link to be found; the expected output is in
-//! `NAME.txt`. `ADIT_BLESS=1 cargo test -p adit --test setup_doctor` updates the latter.
+//! `NAME.txt`. `ADIT_BLESS=1 cargo test -p adit --test commands setup_doctor` updates the latter.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,13 +1,11 @@
 //! Tests `adit gpu` as users see it, without a GPU and on the emulated CUDA driver.
-#![forbid(unsafe_code)]
-
-#[path = "support/interrupt.rs"]
-mod interrupt;
 
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
+
+use crate::support::interrupt;
 
 /// Settings of the emulated GPU, and of calls that fail.
 const SETTINGS: &str = "ADIT_EMULATED_GPU";

@@ -1,39 +1,17 @@
 //! Compares `adit bench`'s reports with fio's: the same job gives JSON with the same keys and types.
 //!
 //! fio's keys are recorded in `fio-3.33-keys.txt`. If that fio is installed, the record is compared with its
-//! output; `ADIT_BLESS=1 cargo test -p adit --test bench_reports` updates it.
-
-#[path = "support/keys.rs"]
-mod keys;
+//! output; `ADIT_BLESS=1 cargo test -p adit --test commands bench_reports` updates it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use crate::support::keys;
+use crate::support::kv::Scratch;
 
 /// The recorded version of fio.
 const VERSION: &str = "fio-3.33";
-
-/// A folder that is removed on drop.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        static NEXT: AtomicU32 = AtomicU32::new(0);
-        let next = NEXT.fetch_add(1, Ordering::Relaxed);
-        let name = format!("adit-reports-{}-{next}-{name}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        std::fs::create_dir_all(&path).expect("a folder");
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
 
 /// Returns the standard output of a job.
 fn run(mut program: Command, case: &str, options: &str) -> String {

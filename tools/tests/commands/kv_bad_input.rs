@@ -1,8 +1,5 @@
 //! Tests what `adit kv` reports about damaged media and wrong targets, and whether it says what to do next.
 
-#[path = "support/kv.rs"]
-mod support;
-
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::process::{Command, Stdio};
@@ -10,7 +7,10 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
-use support::{Scratch, adit, fail, json, noise, put, run, succeed, text, wait_until_open};
+
+use crate::support::kv::{
+    Scratch, adit, fail, json, noise, put, run, succeed, text, wait_until_open,
+};
 
 /// Returns the unit of a store's first block with this magic, and the image's bytes.
 fn first_block(scratch: &Scratch, magic: &[u8]) -> (u64, Vec<u8>) {

@@ -102,7 +102,7 @@ pub(crate) fn record(all: &BTreeMap<&str, Keys>) -> String {
 
 /// Returns fio's keys of one case.
 pub(crate) fn recorded(case: &str) -> Keys {
-    let lines = include_str!("../fio-3.33-keys.txt").lines();
+    let lines = include_str!("../../fio-3.33-keys.txt").lines();
     let keys = lines.filter_map(|line| {
         let [path, kind, cases] = line.split('\t').collect::<Vec<_>>().try_into().expect("three");
         let is_there = cases == "*" || cases.split(',').any(|one| one == case);

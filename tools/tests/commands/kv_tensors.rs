@@ -1,13 +1,11 @@
 //! Tests `adit kv bench` on KV tensors: every configuration, with its bytes verified, and what cannot be done.
 
-#[path = "support/kv.rs"]
-mod support;
-
 use std::path::Path;
 use std::process::Command;
 
 use serde_json::Value;
-use support::{Scratch, adit, fail, succeed};
+
+use crate::support::kv::{Scratch, adit, fail, succeed};
 
 /// A small set: 24 layers of OPT-1.3B, 46 MiB in 48 tensors of four commands each.
 const SMALL: &str = "kv bench --workload dual-blade --model opt-1.3b --batch 2 --prompt 120 --gen 3 --verify --h2d 0";

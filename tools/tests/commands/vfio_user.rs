@@ -1,22 +1,19 @@
 //! Tests the same binary at both ends: `adit bench` and `adit identify` on a controller served by `adit
 //! softnvme`.
-#![allow(missing_docs)]
-
-#[path = "support/softnvme.rs"]
-mod softnvme;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use softnvme::{Scratch, Softnvme, adit, kill, text};
+use crate::support::kv::{Scratch, run, text};
+use crate::support::softnvme::{Softnvme, kill};
 
 /// Writes, reads back and verifies on a server with these options.
 fn verified(serving: &[&str], settings: &str) -> serde_json::Value {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let server = Softnvme::start(&scratch.path("drive"), serving);
     let filename = format!("--filename={}{settings}", server.target());
-    let ended = adit(&[
+    let ended = run(&[
         "bench",
         &filename,
         "--rw=randrw",
@@ -39,10 +36,10 @@ fn violations(report: &serde_json::Value) -> u64 {
 
 #[test]
 fn identify_shows_what_the_server_serves() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let words = ["--media", "mem=8M", "--serial", "ACROSS"];
     let server = Softnvme::start(&scratch.path("drive"), &words);
-    let ended = adit(&["identify", &server.target()]);
+    let ended = run(&["identify", &server.target()]);
     assert!(ended.status.success(), "{}", text(&ended.stderr));
     assert!(text(&ended.stdout).contains("ACROSS"), "{}", text(&ended.stdout));
 }
@@ -69,7 +66,7 @@ fn data_survives_with_doorbells_by_message() {
 
 #[test]
 fn no_server_is_one_sentence() {
-    let ended = adit(&["identify", "vfio-user:/nonexistent/cntrl"]);
+    let ended = run(&["identify", "vfio-user:/nonexistent/cntrl"]);
     assert_eq!(ended.status.code(), Some(1));
     let said = text(&ended.stderr);
     assert!(
@@ -101,7 +98,7 @@ fn skip_to(lines: &mut impl BufRead, part: &str) {
 #[test]
 fn a_server_that_is_killed_or_hangs_ends_the_run_soon_and_its_figures_before() {
     for signal in ["KILL", "STOP"] {
-        let scratch = Scratch::new();
+        let scratch = Scratch::new("softnvme");
         let server = Softnvme::start(&scratch.path("drive"), &["--media", "mem=8M"]);
         let mut bench = reading(&server, &["--runtime=60", "--output-format=json"]);
         let mut said = BufReader::new(bench.stderr.take().expect("piped"));
@@ -124,7 +121,7 @@ fn a_server_that_is_killed_or_hangs_ends_the_run_soon_and_its_figures_before() {
 
 #[test]
 fn with_recover_the_run_goes_on_when_the_server_is_there_again() {
-    let scratch = Scratch::new();
+    let scratch = Scratch::new("softnvme");
     let folder = scratch.path("drive");
     let server = Softnvme::start(&folder, &["--media", "mem=8M"]);
     let mut bench = reading(&server, &["--runtime=2", "--recover", "--output-format=json"]);

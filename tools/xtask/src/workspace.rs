@@ -55,9 +55,10 @@ pub(crate) fn build_checked(name: &str) -> Result<PathBuf> {
     build(name, &[&CHECKED[..], &["--bin", name]].concat())
 }
 
-/// Builds an integration test for a guest and returns its path.
-pub(crate) fn build_test(package: &str, name: &str) -> Result<PathBuf> {
-    build(name, &[&CHECKED[..], &["--package", package, "--test", name]].concat())
+/// Builds an integration test as the tests have it and returns its path. Selects what they select, so that it is
+/// already built.
+pub(crate) fn build_test(name: &str) -> Result<PathBuf> {
+    build(name, &["test", "--workspace", "--no-run", "--test", name])
 }
 
 /// Builds the demonstration, which needs no libraries of the system, and returns its path.

@@ -83,9 +83,9 @@ pub(crate) struct GuestArgs {
     #[arg(long, value_name = "NAME")]
     pub(super) example: Vec<String>,
 
-    /// An integration test to build and copy in under its own name, such as adit-kvstore:shard
-    #[arg(long, value_name = "PACKAGE:NAME", value_parser = parse_test)]
-    pub(super) test: Vec<(String, String)>,
+    /// An integration test to build and copy in under its own name, such as shard
+    #[arg(long, value_name = "NAME")]
+    pub(super) test: Vec<String>,
 
     /// Copy in the emulated CUDA driver, to the place of the GPU's own
     #[arg(long)]
@@ -149,12 +149,6 @@ impl GuestArgs {
             .map(|line| line.guest)
             .map_err(|error| Failure::usage(error.to_string()))
     }
-}
-
-/// Parses a package and one of its integration tests.
-fn parse_test(text: &str) -> std::result::Result<(String, String), String> {
-    let (package, name) = text.split_once(':').ok_or("give PACKAGE:NAME")?;
-    Ok((package.to_owned(), name.to_owned()))
 }
 
 /// Parses bytes, with an optional K, M, G or T.

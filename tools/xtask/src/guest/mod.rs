@@ -58,8 +58,11 @@ impl Plan {
             arguments.with.iter().map(|what| Program::find(what)).collect::<Result<Vec<_>>>()?;
         let files =
             arguments.copy.iter().map(|text| Copy::find(text)).collect::<Result<Vec<_>>>()?;
-        let named = programs.iter().map(|program| &program.name).chain(&arguments.example);
-        let named = named.chain(arguments.test.iter().map(|(_, name)| name));
+        let named = programs
+            .iter()
+            .map(|program| &program.name)
+            .chain(&arguments.example)
+            .chain(&arguments.test);
         let names: Vec<String> = named.cloned().collect();
         let line = command::shell_line(&arguments.command, controllers.count(), &names)?;
         let needs_adit = command::mentions(&arguments.command, "adit")
@@ -100,9 +103,9 @@ fn complete_plan(arguments: &GuestArgs) -> Result<Plan> {
         let program = workspace::build_example(name)?;
         plan.programs.push(Program::find(&program.to_string_lossy())?);
     }
-    for (package, name) in &arguments.test {
+    for name in &arguments.test {
         deps::ensure(&deps::TO_BUILD)?;
-        let built = Program::find(&workspace::build_test(package, name)?.to_string_lossy())?;
+        let built = Program::find(&workspace::build_test(name)?.to_string_lossy())?;
         plan.programs.push(built.named(name));
     }
     if arguments.gpu {

@@ -19,7 +19,7 @@ pub struct OverLimit {
     pub takes: u64,
 }
 
-/// Most ranges in one Dataset Management command.
+/// The most ranges in one Dataset Management command.
 const RANGES_MAX: u32 = 256;
 
 /// A controller's limits; a field at its type's maximum means no limit.
@@ -83,17 +83,6 @@ impl CommandLimits {
         check("ranges of one deallocation", "DMRL", ranges.len() as u64, self.ranges.into())?;
         check("LBAs of one range to deallocate", "DMRSL", longest, self.range_lbas.into())?;
         check("LBAs of one deallocation", "DMSL", all, self.deallocate_lbas)
-    }
-
-    /// Returns the most ranges of one deallocation.
-    pub(crate) fn ranges_max(&self) -> u32 {
-        self.ranges
-    }
-
-    /// Returns the most LBAs of one of its ranges.
-    pub(crate) fn range_lbas_max(&self) -> u64 {
-        let none = CommandLimits::NONE.range_lbas;
-        if self.range_lbas == none { u64::MAX } else { self.range_lbas.into() }
     }
 
     /// Returns the most LBAs of one deallocation, split into as many ranges as allowed.

@@ -8,11 +8,11 @@
 /// The limits of one request to a block device (sysfs, `queue/`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockLimits {
-    /// Most bytes (`max_sectors_kb`); at least one page.
+    /// The most bytes (`max_sectors_kb`); at least one page.
     pub request_bytes_max: u64,
-    /// Most segments (`max_segments`); at least one.
+    /// The most segments (`max_segments`); at least one.
     pub segments_max: u64,
-    /// Most bytes of a segment (`max_segment_size`); at least one page.
+    /// The most bytes of a segment (`max_segment_size`); at least one page.
     pub segment_bytes_max: u64,
 }
 

@@ -15,7 +15,7 @@ pub(super) const TRANSFER_BYTES_MAX: u64 = 0x7fff_f000;
 pub(super) struct Extent {
     lbas: u64,
     lba_shift: u32,
-    /// Most bytes and segments of a request.
+    /// The most bytes and segments of a request.
     bytes_max: u64,
     segments_max: usize,
 }

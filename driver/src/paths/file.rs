@@ -198,8 +198,6 @@ impl OpenFile {
             is_write_protected: false,
             deallocates: self.deallocates,
             deallocate_lbas_max: u64::MAX,
-            deallocate_ranges_max: 0,
-            deallocate_range_lbas_max: u64::MAX,
             is_preallocated: self.is_preallocated,
             has_holes: self.has_holes,
             is_cached: !target.direct,

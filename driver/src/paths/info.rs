@@ -66,23 +66,19 @@ pub struct DeviceInfo {
     pub command_bytes_max: u64,
     /// A request that crosses a multiple of this becomes several commands (NOIOB): a multiple of 4 KiB; 0 for no boundary.
     pub boundary_bytes: u64,
-    /// Most commands in flight on a queue.
+    /// The most commands in flight on a queue.
     pub queue_depth_max: u32,
     /// Whether `post` itself carries a request out, one at a time.
     pub is_synchronous: bool,
-    /// Most queues.
+    /// The most queues.
     pub queue_count_max: u16,
     /// Whether the controller says that it refuses writes to the namespace for now (NSATTR, Base 2.0 section 8.12). Other
     /// paths are opened for reading only, or not at all.
     pub is_write_protected: bool,
     /// Whether [`super::Operation::Deallocate`] works.
     pub deallocates: bool,
-    /// Most LBAs of one deallocation; the largest number for no limit.
+    /// The most LBAs of one deallocation; the largest number for no limit.
     pub deallocate_lbas_max: u64,
-    /// Most ranges that [`super::CommandQueue::post_ranges`] takes; 0 where it takes none.
-    pub deallocate_ranges_max: u32,
-    /// Most LBAs of each of these ranges; the largest number for no limit.
-    pub deallocate_range_lbas_max: u64,
     /// Whether it is a regular file with all blocks allocated. A deallocation then gives blocks back to the file
     /// system, and a later write there may find no space.
     pub is_preallocated: bool,
@@ -98,7 +94,7 @@ pub struct DeviceInfo {
 /// Options for creating a device's queue.
 #[derive(Clone, Debug)]
 pub struct QueueOptions {
-    /// Most commands in flight, 1 to [`DeviceInfo::queue_depth_max`].
+    /// The most commands in flight, 1 to [`DeviceInfo::queue_depth_max`].
     pub depth: u32,
     /// Time limit of a command before it is aborted, if the path can abort.
     pub timeout: Duration,

@@ -1,19 +1,15 @@
 //! The `null:` path, which does no I/O: measures a benchmark's own cost.
 
 use super::info::{DeviceInfo, QueueOptions};
-use super::request::{CommandQueue, Operation, Request};
+use super::request::{CommandQueue, Request};
 use crate::Time;
 use crate::error::Result;
 use crate::memory::IoBuffer;
 use crate::queue_pair::{Completion, RejectReason, Rejected, Stats};
-use crate::spec::DsmRange;
 use crate::target::KernelTarget;
 
-/// Most requests in flight, limited only by memory.
+/// The most requests in flight, limited only by memory.
 const DEPTH_MAX: u32 = 65_535;
-
-/// Ranges that a deallocation of NVMe may have.
-const RANGES_MAX: u32 = 256;
 
 /// The `null:` device; it has no state.
 #[derive(Clone, Debug)]
@@ -32,8 +28,6 @@ pub(super) fn info(target: &KernelTarget) -> DeviceInfo {
         is_write_protected: false,
         deallocates: true,
         deallocate_lbas_max: u64::MAX,
-        deallocate_ranges_max: RANGES_MAX,
-        deallocate_range_lbas_max: u64::MAX,
         is_synchronous: false,
         is_preallocated: false,
         has_holes: false,
@@ -72,10 +66,6 @@ impl<B: IoBuffer> CommandQueue<B> for NullQueue<B> {
         self.posted.push(request.buffer);
         self.stats.submitted += 1;
         Ok(())
-    }
-
-    fn post_ranges(&mut self, now: Time, _: &[DsmRange], buffer: B) -> Result<(), Rejected<B>> {
-        self.post(now, Request { operation: Operation::Flush, buffer })
     }
 
     fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {

@@ -15,9 +15,8 @@ use crate::memory::{Buffer, DomainId, IoBuffer};
 use crate::namespace::{CommandLimits, Ranges};
 use crate::queue_pair::{Body, Command, Completion, RejectReason, Rejected, Stats};
 use crate::soft::{self, Storage};
-use crate::spec::{DsmRange, Lba, RangeCount, Sqe};
+use crate::spec::{DsmRange, Lba, Sqe};
 use crate::target::{QueueMemory, Target};
-use crate::transfer::Unplannable;
 use crate::{
     Controller, ControllerOptions, Namespace, Placement, ProtectionChecks, QueuePair,
     QueuePairOptions,
@@ -106,8 +105,6 @@ impl NvmeDevice {
             is_write_protected: namespace.identify().is_write_protected(),
             deallocates: about.identify.oncs().dataset_management(),
             deallocate_lbas_max: commands.deallocate_lbas_max(),
-            deallocate_ranges_max: commands.ranges_max(),
-            deallocate_range_lbas_max: commands.range_lbas_max(),
             is_preallocated: false,
             has_holes: false,
             is_cached: false,
@@ -215,24 +212,6 @@ impl<B: IoBuffer> CommandQueue<B> for NvmeQueue<B> {
         self.queue.resubmit(now, command).map(drop)
     }
 
-    #[cold]
-    fn post_ranges(
-        &mut self,
-        now: Time,
-        ranges: &[DsmRange],
-        buffer: B,
-    ) -> Result<(), Rejected<B>> {
-        let namespace = &self.reads;
-        let command = match put_several(namespace.command_limits(), ranges, &buffer) {
-            Ok(count) => {
-                let sqe = Sqe::dataset_management(namespace.nsid(), count, true);
-                namespace.fixed(sqe, size_of_val(ranges), buffer)
-            }
-            Err(reason) => Command { body: Body::Refused(reason), buffer },
-        };
-        self.queue.post(now, command).map(drop)
-    }
-
     #[inline(always)]
     fn ring(&mut self) {
         self.queue.ring();
@@ -291,22 +270,6 @@ impl Turns {
     }
 }
 
-/// Writes several ranges of a deallocation to the start of its buffer's first segment.
-///
-/// # Errors
-/// As [`put_ranges`]; [`Unplannable::Ranges`] for none or more than a command has.
-fn put_several<B: IoBuffer>(
-    limits: &CommandLimits,
-    ranges: &[DsmRange],
-    buffer: &B,
-) -> Result<RangeCount, RejectReason> {
-    let count = u32::try_from(ranges.len()).ok().and_then(RangeCount::new);
-    let count = count.ok_or(Unplannable::Ranges { ranges: ranges.len(), room: 256 })?;
-    limits.check_ranges(ranges)?;
-    put(ranges.iter().copied(), size_of_val(ranges) as u64, buffer)?;
-    Ok(count)
-}
-
 #[cold]
 fn deallocate<B: IoBuffer>(
     namespace: &Namespace,
@@ -335,29 +298,17 @@ pub(super) fn put_ranges<B: IoBuffer>(
     buffer: &B,
 ) -> Result<Ranges, RejectReason> {
     let ranges = limits.cut(lba, lbas)?;
-    put(ranges.iter(), ranges.bytes(), buffer)?;
-    Ok(ranges)
-}
-
-/// Writes ranges of `bytes` together to the start of a buffer's first segment.
-///
-/// # Errors
-/// [`RejectReason::ShortBuffer`] if it has no room for them.
-fn put<B: IoBuffer>(
-    ranges: impl Iterator<Item = DsmRange>,
-    bytes: u64,
-    buffer: &B,
-) -> Result<(), RejectReason> {
+    let needs = ranges.bytes();
     let has = if buffer.segment_count() > 0 { buffer.segment(0).len } else { 0 };
-    if has < bytes {
-        return Err(RejectReason::ShortBuffer { needs: bytes, has });
+    if has < needs {
+        return Err(RejectReason::ShortBuffer { needs, has });
     }
-    for (index, range) in ranges.enumerate() {
+    for (index, range) in ranges.iter().enumerate() {
         let (bytes, at) = (range.as_bytes(), index * size_of::<DsmRange>());
         // SAFETY: the segment has room for all, and is exclusively the buffer's, which is not in flight (`IoBuffer`).
         let at = unsafe { buffer.pointer(0).as_ptr().add(at) };
         // SAFETY: as above.
         unsafe { at.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
     }
-    Ok(())
+    Ok(ranges)
 }

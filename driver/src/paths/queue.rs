@@ -9,7 +9,6 @@ use crate::Time;
 use crate::error::Result;
 use crate::memory::{Buffer, IoBuffer};
 use crate::queue_pair::{Completion, Rejected, Stats};
-use crate::spec::DsmRange;
 
 /// A queue of a [`super::Device`]. The hottest loops should match on the queue inside.
 #[derive(Debug)]
@@ -100,15 +99,6 @@ impl<B: IoBuffer> CommandQueue<B> for DeviceQueue<B> {
 
     fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>> {
         each!(self, queue => queue.post_again(now, request))
-    }
-
-    fn post_ranges(
-        &mut self,
-        now: Time,
-        ranges: &[DsmRange],
-        buffer: B,
-    ) -> Result<(), Rejected<B>> {
-        each!(self, queue => queue.post_ranges(now, ranges, buffer))
     }
 
     #[inline]

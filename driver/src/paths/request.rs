@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::Time;
 use crate::error::Result;
 use crate::memory::{Buffer, IoBuffer};
-use crate::queue_pair::{Completion, RejectReason, Rejected, Stats};
-use crate::spec::{DsmRange, Lba};
+use crate::queue_pair::{Completion, Rejected, Stats};
+use crate::spec::Lba;
 
 /// An operation on a range of LBAs, with its memory.
 #[derive(Debug)]
@@ -58,22 +58,6 @@ pub trait CommandQueue<B: IoBuffer>: Send {
     /// # Errors
     /// As [`CommandQueue::post`].
     fn post_again(&mut self, now: Time, request: Request<B>) -> Result<(), Rejected<B>>;
-
-    /// Takes a deallocation of several ranges, at most [`super::DeviceInfo::deallocate_ranges_max`]. `buffer` is scratch: its first
-    /// segment has room for 16 bytes for each.
-    ///
-    /// # Errors
-    /// As [`CommandQueue::post`]; [`crate::RejectReason::TooLarge`] where only [`Operation::Deallocate`] works.
-    fn post_ranges(
-        &mut self,
-        now: Time,
-        ranges: &[DsmRange],
-        buffer: B,
-    ) -> Result<(), Rejected<B>> {
-        let _ = now;
-        let (what, needs) = ("ranges of a deallocation", ranges.len());
-        Err(Rejected { buffer, reason: RejectReason::TooLarge { what, needs, has: 0 } })
-    }
 
     /// Submits everything posted.
     fn ring(&mut self);

@@ -11,11 +11,11 @@ use super::info::DeviceInfo;
 /// The extent of one request, for memory that is contiguous from an LBA's start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Split {
-    /// Most bytes of a command, at least one LBA.
+    /// The most bytes of a command, at least one LBA.
     pub command_bytes_max: u64,
     /// A request that crosses a multiple of this becomes several commands; 0 for no boundary.
     pub boundary_bytes: u64,
-    /// Most commands of a request, at least one.
+    /// The most commands of a request, at least one.
     pub commands: u32,
 }
 

@@ -44,7 +44,7 @@ pub type UringCmdQueue<B> = KernelQueue<B, Commands>;
 const PAGE: u64 = 4096;
 /// Bytes of one command if neither controller nor kernel reports a limit.
 const COMMAND_BYTES: u64 = 128 << 10;
-/// Most LBAs a command can express.
+/// The most LBAs a command can express.
 const COMMAND_LBAS_MAX: u64 = 1 << 16;
 
 #[derive(Clone, Debug)]
@@ -178,8 +178,6 @@ impl UringCmdDevice {
             is_write_protected: self.namespace.is_write_protected,
             deallocates: self.namespace.deallocates,
             deallocate_lbas_max: self.namespace.limits.deallocate_lbas_max(),
-            deallocate_ranges_max: 0,
-            deallocate_range_lbas_max: u64::MAX,
             is_preallocated: false,
             has_holes: false,
             is_cached: false,

@@ -32,7 +32,7 @@ const GETEVENTS: u32 = 1;
 const PIECE_BYTES_MAX: usize = 1 << 30;
 /// A huge page.
 const HUGE: usize = 2 << 20;
-/// Most slots of the kernel's table of memory.
+/// The most slots of the kernel's table of memory.
 const SLOTS_MAX: u16 = 16_384;
 /// Slots for memory allocated later, if a piece may be long, and if it may not.
 const LATE_SLOTS: u16 = 1024;
@@ -83,7 +83,7 @@ pub struct Ring<S: squeue::EntryMarker, C: cqueue::EntryMarker> {
     registered: Registered,
     /// `None` if unsupported or not requested.
     late: Option<LateMemory>,
-    /// Most bytes of a piece of late memory.
+    /// The most bytes of a piece of late memory.
     piece_bytes: usize,
     registration: Registration,
     polled: bool,

@@ -459,8 +459,6 @@ mod tests {
             is_write_protected: false,
             deallocates: true,
             deallocate_lbas_max: u64::MAX,
-            deallocate_ranges_max: 256,
-            deallocate_range_lbas_max: u64::MAX,
             is_preallocated: false,
             has_holes: false,
             is_cached: false,

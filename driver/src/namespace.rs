@@ -30,7 +30,7 @@ pub struct Namespace {
     command_limits: CommandLimits,
     /// Neither SGLs, nor a boundary, nor protection: a command says as little as it can.
     is_plain: bool,
-    /// Most LBAs of one command.
+    /// The most LBAs of one command.
     max_lbas: u64,
     /// Whether the controller takes SGLs.
     takes_sgls: bool,

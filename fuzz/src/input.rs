@@ -1,7 +1,7 @@
 //! The fuzzer's bytes as two streams of choices.
 //!
 //! One stream is read from the front and one from the back, so that changing the user's actions leaves the device's
-//! unchanged, and vice versa. Once they meet, both return zeros for ever. Zero is always the honest or the smallest
+//! unchanged, and vice versa. Once they meet, both return zeros forever. Zero is always the honest or the smallest
 //! choice, so that a run ends.
 
 /// An input, read from both ends.

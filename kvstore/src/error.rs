@@ -58,10 +58,10 @@ pub enum Error {
     Stream {
         /// How many bytes of it were read before.
         at: u64,
-        /// What is wrong.
+        /// The reason.
         why: String,
     },
-    /// What was to be stored could not be read.
+    /// The data to store could not be read.
     #[error("the data to store cannot be read: {why}; nothing was stored")]
     Source {
         /// The reason.
@@ -74,7 +74,7 @@ pub enum Error {
         waited_for: &'static str,
         /// How long the call waited.
         after: Duration,
-        /// What to do.
+        /// The next step for the user.
         fix: &'static str,
     },
     /// A thread of the store has panicked. Its shards are out of reach, and the media are as after a crash of the
@@ -107,7 +107,7 @@ pub enum Error {
     /// The system refused memory, a socket or a descriptor for a served store.
     #[error("cannot {what}: {why}")]
     System {
-        /// What was tried.
+        /// The operation that failed.
         what: String,
         /// The system's reason.
         why: Arc<io::Error>,
@@ -117,9 +117,9 @@ pub enum Error {
     Media {
         /// The device.
         device: String,
-        /// What is wrong with its contents.
+        /// The fault in its contents.
         why: String,
-        /// What to do.
+        /// The next step for the user.
         fix: String,
     },
 }

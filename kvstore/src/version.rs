@@ -1,4 +1,4 @@
-//! What tells the versions of an object apart. Failures name them, so this lies below the model.
+//! The numbers that tell the versions of an object apart. Failures name them, so this lies below the model.
 
 use std::fmt;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};

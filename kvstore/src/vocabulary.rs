@@ -110,9 +110,9 @@ pub trait KvStore: Clone + Send + Sync + 'static {
     type Lent: From<Self::Memory> + Default + fmt::Debug + Send + 'static;
     /// The data of an object: bytes to copy, or memory that is lent.
     type Data<'a>: From<&'a [u8]> + From<SharedBytes<'a>>;
-    /// What a get returns.
+    /// The value that a get returns.
     type Value: StoredBytes + Send + 'static;
-    /// A request that was made.
+    /// A request in progress.
     type Pending<T: Send + 'static>: PendingAnswer<Output = Answer<T, Self::Lent>> + Send + 'static;
     /// The requests of one call, in the order of its items.
     type Batch<T: Send + 'static>: IntoIterator<Item = Self::Pending<T>>;

@@ -14,7 +14,7 @@ pub struct Time(u64);
 impl Time {
     /// The origin of the clock.
     pub const ZERO: Time = Time(0);
-    /// Later than any event: the deadline of commands that may wait for ever (only asynchronous event
+    /// Later than any event: the deadline of commands that may wait forever (only asynchronous event
     /// requests).
     pub const NEVER: Time = Time(u64::MAX);
 
@@ -37,7 +37,7 @@ impl Time {
     }
 }
 
-/// A century, which is for ever to a program. An [`Instant`] need not reach as far as a [`Duration`].
+/// A century, which is forever to a program. An [`Instant`] need not reach as far as a [`Duration`].
 const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 /// Returns when a wait that begins now ends, for a thread that blocks: in a century if `at_most` is longer. Use it for

@@ -27,7 +27,7 @@ const LOOK_LATER: Duration = Duration::from_millis(1);
 pub(super) const ADMIN_CQ_OFFSET: u64 = PAGE_BYTES;
 /// Looks at the completion queue for each look at the registers.
 const LOOKS_AT_QUEUE: u32 = 50;
-/// Most events kept for `take_event`; later ones are dropped and can be read from their log pages.
+/// The most events kept for `take_event`; later ones are dropped and can be read from their log pages.
 const EVENTS_MAX: usize = 64;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,9 +32,9 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Entries of the admin queues; CAP.MQES bounds I/O queues only (Base 2.0 section 3.1.3.1).
 const ADMIN_ENTRIES: u32 = 32;
-/// Most asynchronous event requests outstanding.
+/// The most asynchronous event requests outstanding.
 const EVENT_REQUESTS: usize = 4;
-/// Most aborts in flight, to keep room in the admin queue.
+/// The most aborts in flight, to keep room in the admin queue.
 const ABORTS_MAX: usize = 8;
 /// One unit of CAP.TO.
 const READY_TIMEOUT_MIN: Duration = Duration::from_millis(500);

@@ -13,7 +13,7 @@ use crate::spec::register::{CAP, CMBLOC, CMBMSC, CMBSTS, CMBSZ, Cap, Cmbmsc};
 use crate::sys::{Atomics, Window};
 use crate::transfer::PAGE_BYTES;
 
-/// Most bytes of the buffer in use: a thousand queues of a thousand entries. A device can claim any size.
+/// The most bytes of the buffer in use: a thousand queues of a thousand entries. A device can claim any size.
 const USABLE_MAX: u64 = 64 << 20;
 
 /// Removes the controller's buffer from the address space.

@@ -56,7 +56,7 @@ pub struct ControllerInfo {
     pub cap: Cap,
     /// The version register.
     pub version: Version,
-    /// Most entries of a queue (CAP.MQES + 1).
+    /// The most entries of a queue (CAP.MQES + 1).
     pub queue_entries_max: u32,
     /// Time limit for becoming ready or disabled.
     pub ready_timeout: Duration,
@@ -64,7 +64,7 @@ pub struct ControllerInfo {
     pub shutdown_timeout: Duration,
     /// I/O queue pairs granted.
     pub io_queues: u16,
-    /// Most bytes of one command (MDTS, and what the driver can express).
+    /// The most bytes of one command (MDTS, and what the driver can express).
     pub max_transfer_bytes: u64,
     /// SGLs in use.
     pub sgl: SglSupport,

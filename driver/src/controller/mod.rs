@@ -67,7 +67,7 @@ use crate::target::{QueueMemory, Target};
 use crate::transfer::PAGE_BYTES;
 use shared::Shared;
 
-/// Most active namespaces accepted; a list can name four thousand million.
+/// The most active namespaces accepted; a list can name four thousand million.
 const NAMESPACES_MAX: usize = 1 << 16;
 /// Longest delay before a retry that is accepted; a controller can say 109 minutes.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(60);

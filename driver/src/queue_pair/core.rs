@@ -93,7 +93,7 @@ pub(crate) struct Parts {
     pub(crate) domain: DomainId,
     pub(crate) sq: SubmissionRing,
     pub(crate) cq: CompletionRing,
-    /// Most commands in flight: one less than the submission ring's entries.
+    /// The most commands in flight: one less than the submission ring's entries.
     pub(crate) slots: usize,
     pub(crate) lists: PagePool,
     pub(crate) bounces: PagePool,

@@ -17,7 +17,7 @@ use crate::sys::{Atomics, Ring, barrier};
 const SQE_WORDS: usize = 8;
 /// 64-bit words of a completion queue entry.
 const CQE_WORDS: usize = 2;
-/// Most entries whose lines are asked for at once: about as many as a core waits for at a time.
+/// The most entries whose lines are asked for at once: about as many as a core waits for at a time.
 const EXPECTED_MAX: u32 = 8;
 /// The phase tag in a completion's last dword.
 const PHASE: u32 = 1 << 16;
@@ -319,7 +319,7 @@ pub(crate) struct CompletionRing {
     /// This lap's phase bit, at its place in an entry's last dword.
     phase: u32,
     bell: Bell,
-    /// Most entries taken that the device is not told of yet.
+    /// The most entries taken that the device is not told of yet.
     lag_max: u32,
 }
 

@@ -24,7 +24,7 @@ use crate::runtime::{Cells, Refusal, block_until, lock, try_or_want};
 use crate::spec::Lba;
 use crate::{Time, deadline};
 
-/// Most events kept for clients; the oldest are dropped first.
+/// The most events kept for clients; the oldest are dropped first.
 const EVENTS: usize = 64;
 
 /// State shared by the lanes and clients of one controller.
@@ -34,7 +34,7 @@ pub(super) struct Device {
     /// Indexed by the number in a request's action. Only grows.
     namespaces: Mutex<Vec<Arc<Namespace>>>,
     events: ArrayQueue<Event>,
-    /// Most cells a client keeps.
+    /// The most cells a client keeps.
     cells: usize,
     /// Whether requests may wait for an out-of-service controller: recovery is enabled, and the last attempt,
     /// if any, succeeded.

@@ -23,7 +23,7 @@ use crate::queue_pair::{
 };
 use crate::runtime::{Alarm, lock};
 
-/// Most requests posted before ringing the doorbell, so that the first does not wait for the last.
+/// The most requests posted before ringing the doorbell, so that the first does not wait for the last.
 const BATCH: usize = 32;
 /// Interval between looks at the controller.
 const LOOK_EVERY: Duration = Duration::from_millis(100);

@@ -17,7 +17,7 @@ pub struct ReactorOptions {
     pub near: Locality,
     /// Entries of each queue: one less can be in flight for each controller on each core. Default 256.
     pub queue_depth: u32,
-    /// Most requests waiting to be posted, for each controller on each core; 1 to 65536. Default 256.
+    /// The most requests waiting to be posted, for each controller on each core; 1 to 65536. Default 256.
     pub mailbox_depth: usize,
     /// Time limit of a command from its posting, before it is aborted. Default 10 s.
     pub timeout: Duration,

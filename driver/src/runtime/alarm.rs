@@ -246,7 +246,7 @@ mod tests {
     }
 
     /// One thread hands over a number at a time and waits until it is seen; the other sleeps, in principle
-    /// for ever, while there is no new one. A lost wake-up stops both.
+    /// forever, while there is no new one. A lost wake-up stops both.
     #[test]
     fn no_wake_up_is_lost() {
         const ROUNDS: u64 = 20_000;

@@ -18,13 +18,14 @@ pub enum SglSupport {
 pub struct Limits {
     /// Log2 of the LBA's data size in bytes.
     pub lba_shift: u32,
-    /// Most data bytes of one command, by MDTS, NLB and, without SGLs, the longest list; a multiple of the LBA size.
+    /// The most data bytes of one command, by MDTS, NLB and, without SGLs, the longest list; a multiple of the LBA
+    /// size.
     pub max_bytes: u64,
     /// Commands should not cross a multiple of this many LBAs (NOIOB); 0 for no boundary.
     pub boundary_lbas: u32,
     /// Whether SGLs may be used.
     pub sgl: SglSupport,
-    /// Most list pages one command may take.
+    /// The most list pages one command may take.
     pub list_pages: usize,
     /// Bytes one command may bounce; at least one LBA.
     pub bounce_bytes: u64,

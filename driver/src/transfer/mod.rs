@@ -31,7 +31,7 @@ use crate::spec::{Iova, Lba};
 /// Bytes of a controller page: this driver sets CC.MPS to 0, and PRP arithmetic uses this size (ADR 0001).
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Most list pages of one command: PRP lists for 16 MiB.
+/// The most list pages of one command: PRP lists for 16 MiB.
 pub const LIST_PAGES_PER_COMMAND: usize = 8;
 
 /// Entries of 8 bytes in one PRP list page.

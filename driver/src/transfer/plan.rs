@@ -97,7 +97,7 @@ pub enum Unplannable {
     Ranges {
         /// Ranges given.
         ranges: usize,
-        /// Most ranges allowed.
+        /// The most ranges allowed.
         room: usize,
     },
     /// The request ends beyond the highest possible LBA.

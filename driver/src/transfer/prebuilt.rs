@@ -23,7 +23,7 @@ const DATA_PER_PAGE: u64 = PRPS_PER_PAGE - 1;
 /// Shift of each phase, in entries.
 const SHIFTS: [u64; 2] = [0, 256];
 
-/// Most entries of a list that never has a chain pointer: 1 MiB of whole pages.
+/// The most entries of a list that never has a chain pointer: 1 MiB of whole pages.
 pub const UNCHAINED: u64 = 256;
 /// Distance in words from a page's entry in the first phase to that in the second, if it is in the second
 /// half of a list page in the first: 256 entries and one more chain pointer.

@@ -18,7 +18,7 @@ pub(crate) struct Scenario {
     /// Whether buffers have several pieces.
     pub(crate) scattered: bool,
     pub(crate) operations: usize,
-    /// Most bytes of an ordinary request.
+    /// The most bytes of an ordinary request.
     pub(crate) bytes_max: u64,
     /// The media file, if any, removed at the end.
     pub(crate) file: Option<TemporaryFile>,

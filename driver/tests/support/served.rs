@@ -74,7 +74,7 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         self.jobs = None;
-        // After a failure the server may wait for ever, which must not hide the failure.
+        // After a failure the server may wait forever, which must not hide the failure.
         if !thread::panicking() {
             let ended = self.thread.take().map(JoinHandle::join);
             assert!(ended.is_none_or(|ended| ended.is_ok()), "the server panicked");

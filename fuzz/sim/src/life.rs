@@ -240,7 +240,7 @@ impl World {
             self.resize(self.shape.lbas);
         }
         self.bus.step();
-        // A controller that failed meanwhile pauses for ever; opening it resets it.
+        // A controller that failed meanwhile pauses forever; opening it resets it.
         while self.bus.is_pausing() && self.bus.is_running() {
             self.bus.advance(Duration::from_secs(1));
             self.bus.step();

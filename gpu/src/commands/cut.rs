@@ -34,7 +34,7 @@ pub struct Span {
 pub struct CutLimits {
     pub lba_shift: u32,
     pub lba_count: u64,
-    /// Most bytes of a command: whole LBAs.
+    /// The most bytes of a command: whole LBAs.
     pub max_bytes: u64,
     /// Commands do not cross multiples of this many LBAs; 0 for no boundary.
     pub boundary_lbas: u32,

@@ -6,7 +6,7 @@
 
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Most entries of a queue, which leaves four bits of a command identifier for its generation.
+/// The most entries of a queue, which leaves four bits of a command identifier for its generation.
 pub const DEPTH_MAX: u32 = 4096;
 pub const CONTEXTS_MAX: usize = 2048;
 /// Bits of a context's place for its first LBA.

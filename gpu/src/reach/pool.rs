@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::options::Place;
 use crate::reach::paths::{self, Block, Exposed, Mapped, MemoryPath, PathReport};
 
-/// Most regions of a pool: a context has 11 bits for the region.
+/// The most regions of a pool: a context has 11 bits for the region.
 pub const REGIONS_MAX: usize = 1 << 11;
 /// Regions begin and end at device pages.
 const PAGE_BYTES: u64 = 4096;

@@ -35,7 +35,7 @@ pub(crate) struct QueueMaker {
 
 /// Proves that a queue on a device carries data.
 pub(crate) trait Prove {
-    /// Most entries of a queue to prove.
+    /// The most entries of a queue to prove.
     const DEPTH: u32;
 
     /// Returns what it carried.

@@ -1,7 +1,7 @@
 //! Checks that other streams make progress beside the persistent kernel.
 //!
 //! The driver maps streams to a few hardware queues (`CUDA_DEVICE_MAX_CONNECTIONS`), each of which does its work in
-//! order. Work behind a kernel that does not end waits for ever, and so does all that waits for that work. So markers are
+//! order. Work behind a kernel that does not end waits forever, and so does all that waits for that work. So markers are
 //! enqueued behind the kernel and have to end in time: a kernel in streams as other code has them, a write in the
 //! engine's own, which issue blocks by writes.
 

@@ -35,7 +35,7 @@ const LANES: u32 = 32;
 const STOP_WITHIN: Duration = Duration::from_secs(20);
 /// How long completions of aborted commands may take.
 const ABORTED_WITHIN: Duration = Duration::from_millis(200);
-/// Most commands that are aborted individually; deleting the queue ends the others.
+/// The most commands that are aborted individually; deleting the queue ends the others.
 const ABORTS_MAX: usize = 64;
 const LOOK_EVERY: Duration = Duration::from_micros(100);
 

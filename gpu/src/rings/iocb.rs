@@ -29,7 +29,7 @@ use crate::error::{Error, Result};
 use crate::rings::ring_set::quads;
 use crate::staged::Progress;
 
-/// Most blocks: a request word has 16 bits for one, and each takes 45 KiB.
+/// The most blocks: a request word has 16 bits for one, and each takes 45 KiB.
 const BLOCKS_MAX: u32 = 4096;
 /// Layout of a block in its pinned memory, in bytes.
 const HEADER: usize = CONTEXTS_MAX * size_of::<Context>();
@@ -298,7 +298,7 @@ impl Blocks {
     /// Releases streams that wait for a use that will never be executed: it counts as issued and ended.
     ///
     /// # Errors
-    /// Failures to write the GPU's memory; the streams then wait for ever, on a word that must stay.
+    /// Failures to write the GPU's memory; the streams then wait forever, on a word that must stay.
     pub(crate) fn end_unissued(&self, held: &Use) -> Result<()> {
         let slot = &mut self.lock()[held.index as usize];
         slot.assert_held_by(held);

@@ -32,7 +32,7 @@ const CHECKS_AT: usize = 64;
 const SEGMENTS_AT: usize = CHECKS_AT + LIST_BYTES;
 const VERDICTS_AT: usize = SEGMENTS_AT + LIST_BYTES;
 const SLOT_BYTES: usize = VERDICTS_AT + 4 * CHECKS_MAX;
-/// Most slots: each takes 72 KiB.
+/// The most slots: each takes 72 KiB.
 const SLOTS_MAX: u32 = 64;
 /// Warps of a block, each of which takes one check after another.
 const WARPS: u32 = 8;

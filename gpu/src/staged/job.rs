@@ -20,7 +20,7 @@ use crate::commands::layout::Context;
 use crate::commands::outcome::{NOT_SENT, RESET, TIMED_OUT};
 use crate::error::{Error, Result};
 
-/// Most copies per mark, which bounds how long a second stage waits.
+/// The most copies per mark, which bounds how long a second stage waits.
 const BATCH: usize = 4;
 
 /// A control block, its progress and its stream.

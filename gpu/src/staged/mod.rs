@@ -72,7 +72,7 @@ pub(crate) struct StagedOptions {
     pub(crate) threads: usize,
     /// Entries of each queue pair. Default 256.
     pub(crate) depth: u32,
-    /// Most pinned bytes of each queue pair; at least four chunks are allocated. Default 16 MiB.
+    /// The most pinned bytes of each queue pair; at least four chunks are allocated. Default 16 MiB.
     pub(crate) pinned_bytes: usize,
     /// Time limit of a command before the driver aborts it. Default 10 s.
     pub(crate) timeout: Duration,

@@ -31,7 +31,7 @@ pub(crate) struct Arguments {
     /// With --format: create files of this many bytes.
     #[arg(long, requires = "format")]
     size_bytes: Option<u64>,
-    /// What an answer promises: volatile, restart or durable [default: restart].
+    /// The promise of an answer: volatile, restart or durable [default: restart].
     #[arg(long)]
     durability: Option<Durability>,
     /// Maximum concurrent connections; further ones are closed [default: 256].
@@ -42,7 +42,7 @@ pub(crate) struct Arguments {
     timeout_s: Option<u32>,
 }
 
-/// What the file says, or would say.
+/// The settings of the file, or their defaults.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Config {

@@ -92,7 +92,7 @@ impl Layouts {
     }
 }
 
-/// What the connections share.
+/// The state that connections share.
 pub(crate) struct Service {
     pub(crate) store: Store,
     pub(crate) layouts: Layouts,
@@ -235,7 +235,7 @@ fn get(store: &Store, key: Key, head: &Head) -> Result<Answer, Refusal> {
     loop {
         let info = store.info(key.clone()).wait()?.ok_or_else(missing)?;
         if ranged.is_some_and(|ranged| ranged != info.version) {
-            // What the client has of it is of another object.
+            // The client's part is of another object.
             return whole(store, key, matched);
         }
         let Some(range) = wanted.of(info.bytes) else {

@@ -188,7 +188,7 @@ fn take(
     used: &'static CStr,
 ) -> PyResult<Option<NonNull<c_void>>> {
     let raw = capsule.as_ptr();
-    // SAFETY: this thread is attached, the object is alive, and the names are texts; the new one is so for ever.
+    // SAFETY: this thread is attached, the object is alive, and the names are texts; the new one is so forever.
     unsafe {
         if ffi::PyCapsule_IsValid(raw, name.as_ptr()) == 0 {
             return Ok(None);

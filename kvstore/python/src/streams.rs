@@ -295,7 +295,7 @@ impl Read for Given {
 /// thread waits for the store while this one reads.
 ///
 /// # Errors
-/// What `source` or a signal's handler raises; as [`Source::put_with`].
+/// The exception that `source` or a signal's handler raises; as [`Source::put_with`].
 pub(crate) fn put_from(
     py: Python<'_>,
     to: &Source,

@@ -1,9 +1,9 @@
 //! Memory files mapped on large pages.
 //!
-//! A memory file has pages of 4 KiB, each somewhere else, unless the system is set up otherwise. A device then gets a
-//! segment for each of them, and copies and checksums miss the TLB. Pages of 2 MiB can be asked for afterwards
-//! (madvise(2), `MADV_COLLAPSE`, Linux 6.1), without a right, a setting or a hugetlbfs, and can be mapped whole where
-//! address and offset agree modulo 2 MiB.
+//! A memory file has scattered pages of 4 KiB unless the system is set up otherwise. A device then gets a segment for
+//! each of them, and copies and checksums miss the TLB. Pages of 2 MiB can be requested afterwards (madvise(2),
+//! `MADV_COLLAPSE`, Linux 6.1), without a privilege, a setting or a hugetlbfs, and can be mapped whole where address
+//! and offset agree modulo 2 MiB.
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -68,7 +68,7 @@ impl Mapping {
         self.len
     }
 
-    /// Makes all pages that are not there, so that a shortage shows now.
+    /// Makes all missing pages, so that a shortage shows now.
     ///
     /// # Errors
     /// The system's error.
@@ -76,7 +76,7 @@ impl Mapping {
         self.advise(0, self.len, libc::MADV_POPULATE_WRITE)
     }
 
-    /// Asks the system for large pages, as far as it has some. Call it before anything pins the pages.
+    /// Requests large pages, as far as the system has some. Call it before the pages are pinned.
     pub(crate) fn enlarge(&self) {
         let whole = self.len / LARGE * LARGE;
         for at in (0..whole).step_by(LARGE) {
@@ -114,7 +114,7 @@ impl Drop for Mapping {
     }
 }
 
-/// Returns a multiple of [`LARGE`] from which on `len` bytes of addresses are free, unless another thread takes them.
+/// Returns a multiple of [`LARGE`] at which `len` bytes of addresses are free, unless another thread takes them.
 fn free_addresses(len: usize) -> io::Result<*mut u8> {
     let room = len.checked_add(LARGE).ok_or(io::ErrorKind::InvalidInput)?;
     // Memory that cannot be touched counts towards no limit of the system's on what it promises.

@@ -1,9 +1,9 @@
 //! A client's own memory: the files that it shares, its rings, and spans of what the server has registered.
 //!
 //! A client owns its memory by [`Span`]s as the store owns buffers: a request takes its span, its answer gives it back.
-//! If the server is lost in between, a device may still write the span, and it is not given back. A server that keeps
-//! no rule may write a span at any time, so a span lends no slice of its bytes: they are copied in and out
-//! ([`SharedBytes`]), and what a client decides on is a copy.
+//! If the server is lost in between, a device may still write the span, and it is not given back. A server that breaks
+//! the protocol may write a span at any time, so a span lends no slice of its bytes: they are copied in and out
+//! ([`SharedBytes`]), and a client bases decisions only on a copy.
 #![allow(unsafe_code)]
 
 use std::fmt;
@@ -19,8 +19,7 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use crate::mapping::Mapping;
 
-/// Makes a memory file that cannot become shorter or longer. Its maker maps it before it is shared, as a server seals
-/// it against new mappings.
+/// Makes a memory file of fixed length. Map it before sharing it, because a server seals it against new mappings.
 ///
 /// # Errors
 /// The system's error.
@@ -73,8 +72,8 @@ impl SharedRegion {
 /// An exclusive run of memory that a client shares with the server. Requests of whole units of 4 KiB at a multiple of 4
 /// KiB go to the drive without a copy.
 ///
-/// Only the server's good conduct keeps it from writing the bytes while no request has them. So they are copied in and
-/// out, and a slice of them ([`SharedBytes::as_slice`]) is unsafe:
+/// Nothing but the protocol keeps the server from writing the bytes while no request has them. So they are copied in
+/// and out, and a slice of them ([`SharedBytes::as_slice`]) is unsafe:
 ///
 /// ```compile_fail,E0308
 /// fn slice(span: &adit_kvshare::Span) -> &[u8] {
@@ -135,7 +134,7 @@ impl Span {
         self.len == 0
     }
 
-    /// Returns the address of the first byte, which stays mapped as long as a span of the region is there.
+    /// Returns the address of the first byte, which stays mapped until all spans of the region are dropped.
     pub fn as_ptr(&self) -> *mut u8 {
         self.start().as_ptr()
     }

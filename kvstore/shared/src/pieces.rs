@@ -1,7 +1,7 @@
-//! The idle runs of a region of memory: which of its bytes no request has.
+//! The idle runs of a region of memory: the bytes that no request has.
 //!
-//! A run is taken at an offset, or where there is room, and joins its neighbours when it comes back. So no two requests
-//! have the same bytes, and nothing is lost to fragmentation but what is in use.
+//! A run is taken at a given offset or at the first that fits, and joins idle neighbours when it is given back. So no
+//! two requests share bytes, and only runs in use fragment a region.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +16,7 @@ pub struct Pieces<M> {
 }
 
 impl<M: Divide> Pieces<M> {
-    /// Creates the list of a region that is all idle.
+    /// Creates the list of a region without runs in use.
     pub fn new(all: M) -> Pieces<M> {
         let bytes = all.bytes();
         Pieces { idle: BTreeMap::from([(0, all)]), idle_bytes: bytes, bytes }
@@ -64,7 +64,7 @@ impl<M: Divide> Pieces<M> {
         Some((offset, self.take(offset, bytes)?))
     }
 
-    /// Gives a run back that was taken at `offset`.
+    /// Gives back a run that was taken at `offset`.
     pub fn give(&mut self, offset: usize, run: M) {
         let (bytes, mut start, mut run) = (run.bytes(), offset, run);
         assert!(offset + bytes <= self.bytes, "a run comes back to its region");

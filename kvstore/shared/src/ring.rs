@@ -2,13 +2,13 @@
 //!
 //! Each ring has one producer and one consumer. Its counters only grow; entry `n` is at `n` modulo the depth. The
 //! producer writes an entry, then publishes its tail with Release; the consumer loads that with Acquire, copies the
-//! entry once, and only then believes or refuses what it says. The other side may write any word at any time: a counter
-//! that is further away than the ring is deep ends the connection ([`Broken`]).
+//! entry once, and validates the copy. The other side may write any word at any time: a counter further away than the
+//! ring's depth ends the connection ([`Broken`]).
 //!
-//! **A side that sleeps says so, and for what.** It stores [`ANYTHING`] or the tag of one answer in its word, passes a
-//! SeqCst fence and looks once more; the other side publishes, passes a SeqCst fence and looks at the word. At least
-//! one of them sees the other, so that no wake-up is lost, and nothing is rung for a side that is awake or waits for
-//! something else.
+//! **A side announces its sleep, and what ends it.** It stores [`ANYTHING`] or the tag of one answer in its word,
+//! executes a SeqCst fence and checks for work once more; the other side publishes, executes a SeqCst fence and reads
+//! the word. At least one of them sees the other's store, so that no wake-up is lost, and no doorbell is rung for a
+//! side that is awake or waits for another answer.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -22,23 +22,24 @@ use crate::wire::{
 };
 
 const PAGE: usize = 4096;
-/// Words of the first page, each in a cache line of its own: the next request to be written,
+// Words of the first page, each in a cache line of its own.
+/// The number of requests written.
 const REQUESTS_TAIL: usize = 0;
-/// the next to be taken,
+/// The number of requests taken.
 const REQUESTS_HEAD: usize = 8;
-/// the next answer to be written,
+/// The number of answers written.
 const ANSWERS_TAIL: usize = 16;
-/// the next to be taken,
+/// The number of answers taken.
 const ANSWERS_HEAD: usize = 24;
-/// whether the server sleeps,
+/// The server's sleep, as [`Sleep`] announces it.
 const SERVER_SLEEPS: usize = 32;
-/// and whether the client does.
+/// The client's sleep.
 const CLIENT_SLEEPS: usize = 40;
 
-/// Sleeping until anything comes.
+/// The word of a side whose sleep any entry ends.
 pub(crate) const ANYTHING: u64 = u64::MAX;
 
-/// The other side's counter cannot be right.
+/// The other side's counter is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Broken;
 
@@ -65,7 +66,7 @@ impl Rings {
     /// Views `memory` as rings.
     ///
     /// # Panics
-    /// If it is too short: our own bug.
+    /// If it is too short, which is our own bug.
     pub(crate) fn new(memory: Atomics, depth: u64) -> Rings {
         assert!(memory.len() >= bytes(depth), "the rings fit in their memory");
         Rings { memory, depth }
@@ -82,21 +83,21 @@ impl Rings {
     }
 }
 
-/// An entry of one of the rings: some words, of which the first say how many of the others mean something.
+/// An entry of one of the rings: words, of which the first give the number of others in use.
 pub(crate) trait RingEntry: FromBytes + IntoBytes + Immutable {
-    /// The word that counts the entries that were written.
+    /// The word that counts the entries written.
     const TAIL: usize;
-    /// The word that counts the entries that were taken.
+    /// The word that counts the entries taken.
     const HEAD: usize;
     /// Words of an entry.
     const WORDS: usize;
-    /// Words that are always sent, and say how many of the others are.
+    /// The first words, which are always sent and give the number of others.
     const HEAD_WORDS: usize;
 
     /// Returns the first word of the ring's entries, counted from the end of the first page.
     fn start(depth: u64) -> usize;
 
-    /// Returns how many of its words mean something.
+    /// Returns how many of its words are in use.
     fn words(&self) -> usize;
 }
 
@@ -147,15 +148,15 @@ impl Sleep {
         Sleep { rings: rings.clone(), own: CLIENT_SLEEPS, other: SERVER_SLEEPS }
     }
 
-    /// Says that this side is about to sleep, until [`ANYTHING`] comes or the answer with this tag. Look for work once
-    /// more afterwards.
+    /// Announces that this side sleeps until the answer with this tag, or any entry for [`ANYTHING`]. Check for work
+    /// once more afterwards.
     pub(crate) fn announce(&self, until: u64) {
         let word = if until == ANYTHING { ANYTHING } else { until + 1 };
         self.rings.word(self.own).store(word, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Makes anything end a sleep of this side. Look for work once more afterwards.
+    /// Lets any entry end this side's sleep. Check for work once more afterwards.
     pub(crate) fn widen(&self) {
         let own = self.rings.word(self.own);
         let widened = |word| (word != 0).then_some(ANYTHING);
@@ -163,19 +164,19 @@ impl Sleep {
         fence(Ordering::SeqCst);
     }
 
-    /// Says that this side is awake.
+    /// Announces that this side is awake.
     pub(crate) fn end(&self) {
         self.rings.word(self.own).store(0, Ordering::Relaxed);
     }
 
-    /// Returns whether the other side says that it sleeps.
+    /// Returns whether the other side has announced its sleep.
     #[cfg(test)]
     pub(crate) fn other_sleeps(&self) -> bool {
         self.rings.word(self.other).load(Ordering::Relaxed) != 0
     }
 
-    /// Returns whether the other side has to be woken, after the request or the answer with this tag was published.
-    /// Returns true to exactly one concurrent caller.
+    /// Returns whether the other side has to be woken for the published request, or answer with this tag. Returns true
+    /// to exactly one concurrent caller.
     pub(crate) fn must_ring(&self, tag: u64) -> bool {
         fence(Ordering::SeqCst);
         let other = self.rings.word(self.other);
@@ -206,7 +207,7 @@ impl<E: RingEntry> Producer<E> {
     /// Returns how many entries there is room for.
     ///
     /// # Errors
-    /// [`Broken`] if the other side cannot have taken so many.
+    /// [`Broken`] if the other side's counter is out of range.
     pub(crate) fn room(&self) -> Result<u64, Broken> {
         let head = self.rings.word(E::HEAD).load(Ordering::Acquire);
         self.rings.depth.checked_sub(self.tail.wrapping_sub(head)).ok_or(Broken)
@@ -222,7 +223,7 @@ impl<E: RingEntry> Producer<E> {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// Shows the other side what was written, so that it takes the requests of one call together.
+    /// Publishes the entries written, so that the other side takes the requests of one call together.
     pub(crate) fn publish(&self) {
         self.rings.word(E::TAIL).store(self.tail, Ordering::Release);
     }
@@ -249,14 +250,14 @@ impl<E: RingEntry> Consumer<E> {
     /// Returns how many entries wait to be taken.
     ///
     /// # Errors
-    /// [`Broken`] if there cannot be so many.
+    /// [`Broken`] if the other side's counter is out of range.
     pub(crate) fn count(&self) -> Result<u64, Broken> {
         let tail = self.rings.word(E::TAIL).load(Ordering::Acquire);
         let count = tail.wrapping_sub(self.head);
         if count <= self.rings.depth { Ok(count) } else { Err(Broken) }
     }
 
-    /// Copies the next entry, which is there. Its place is free again after [`Consumer::publish`].
+    /// Copies the next entry, which must be present. Its place is free again after [`Consumer::publish`].
     pub(crate) fn take(&mut self) -> E {
         let place = self.rings.place::<E>(self.head);
         let mut entry = E::new_zeroed();
@@ -267,7 +268,7 @@ impl<E: RingEntry> Consumer<E> {
         entry
     }
 
-    /// Tells the other side what was taken.
+    /// Publishes the number of entries taken, whose places are then free.
     pub(crate) fn publish(&self) {
         self.rings.word(E::HEAD).store(self.head, Ordering::Release);
     }

@@ -99,7 +99,7 @@ impl Peer {
     /// Sends an answer.
     ///
     /// # Errors
-    /// Why the client did not get it: it is gone, or does not read its answers.
+    /// If the client is gone, or does not read its answers.
     pub(crate) fn answer(&mut self, answer: &Message) -> Result<(), String> {
         match self.stream.write(answer.as_bytes()) {
             Ok(count) if count == size_of::<Message>() => Ok(()),

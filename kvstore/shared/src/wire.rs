@@ -4,8 +4,8 @@
 //! counters. Only memory taken back has no answer. All else goes through the rings: a [`RequestEntry`] asks, a [`Done`]
 //! answers. Numbers are in the byte order of the machine, as both sides run on it.
 //!
-//! Every value of every field is a value of its type, so that reading one cannot go wrong. [`Ask::of`] says which
-//! entries mean something; the server checks the rest (regions, offsets, lengths) against what it has.
+//! Every bit pattern is a value of its field's type, so that decoding cannot fail. [`Ask::of`] returns the valid
+//! requests; the server checks their regions, offsets and lengths against the client's.
 
 mod code;
 mod layouts;
@@ -23,7 +23,7 @@ pub use layouts::{layout_numbers, layout_of};
 pub use object::{OBJECT_BYTES_MAX, object_bytes, object_of};
 pub use reason::Reason;
 
-/// The version of all of this; client and server have the same.
+/// The version of the protocol, the same in client and server.
 pub const VERSION: u64 = 6;
 /// Begins every message: "aditkvs1".
 pub const MAGIC: u64 = u64::from_be_bytes(*b"aditkvs1");
@@ -39,7 +39,7 @@ pub const DEPTH_MAX: u64 = 4096;
 pub const KEYS_MAX: usize = 16 << 10;
 /// Bytes of the text of an answer.
 pub const TEXT_BYTES: usize = 224;
-/// Words of 8 bytes of a request, and of those before its key.
+/// Words of 8 bytes of a request.
 pub const ENTRY_WORDS: usize = HEAD_WORDS + KEY_BYTES_MAX / 8;
 /// Words of a request before its key.
 pub const HEAD_WORDS: usize = 9;
@@ -82,8 +82,8 @@ pub enum Matter {
     Greet = 1,
     /// Shares memory, with its file. Numbers: its bytes. Answer: the region's number.
     Share = 2,
-    /// Takes memory back that no request has. Numbers: the region's number. It has no answer, as no client waits for
-    /// one.
+    /// Takes back memory that no request has. Numbers: the region's number. It has no answer, because no client waits
+    /// for one.
     Unshare = 3,
     /// Defines a layout. Numbers: see [`layout_numbers`]. Answer: its number, from 1.
     Layout = 4,
@@ -105,13 +105,13 @@ impl Message {
         Message { magic, matter: matter as u32, numbers, ..Message::new_zeroed() }
     }
 
-    /// Creates the answer of a server that refuses what was asked for.
+    /// Creates the answer of a server that refuses a message.
     pub fn refused(matter: Matter, reason: &Reason) -> Message {
         let message = Message::new(matter, [reason.value, reason.extra, 0, 0]);
         Message { code: reason.code as u16, ..message }.with_body(reason.text.as_bytes())
     }
 
-    /// Returns why the server refused what was asked for.
+    /// Returns why the server refused a message.
     pub fn reason(&self) -> Reason {
         let [value, extra, ..] = self.numbers;
         let text = String::from_utf8_lossy(self.body()).into_owned();
@@ -131,7 +131,7 @@ impl Message {
         &self.body[..usize::from(self.body_bytes).min(BODY_BYTES)]
     }
 
-    /// Returns what it is about; `None` if this version knows no such matter.
+    /// Returns its subject; `None` if this version does not know it.
     pub fn matter(&self) -> Option<Matter> {
         Matter::of(self.matter).filter(|_| self.magic == MAGIC)
     }
@@ -173,13 +173,13 @@ pub struct Head {
     pub key_bytes: u16,
     /// The region of its memory.
     pub region: u32,
-    /// Comes back with the answer.
+    /// The request's tag, which its answer repeats.
     pub tag: u64,
     /// The memory's offset in the region.
     pub offset: u64,
     /// The memory's length in bytes.
     pub room: u64,
-    /// Bytes of the object to put. Of a get, 1 if the server verifies it. Of a list, how many at most.
+    /// Bytes of the object to put. Of a get, 1 if the server verifies it. Of a list, the most items.
     pub bytes: u64,
     /// By action.
     pub low: u64,
@@ -199,7 +199,7 @@ pub struct Head {
 pub struct RequestEntry {
     /// All but the key.
     pub head: Head,
-    /// The key; bytes behind it mean nothing.
+    /// The key, and unused bytes behind it.
     pub key: [u8; KEY_BYTES_MAX],
 }
 
@@ -604,7 +604,7 @@ impl Ask {
     /// Returns what an entry asks for.
     ///
     /// # Errors
-    /// What is wrong with it.
+    /// The reason why it is invalid.
     pub fn of(entry: &RequestEntry) -> Result<Ask, &'static str> {
         let Head { region, offset, room, bytes, low, high, layout, ttl_s, version, .. } =
             entry.head;

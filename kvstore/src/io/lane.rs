@@ -26,7 +26,7 @@ const DEPTH_MIN: u32 = 4;
 /// The most often that a command is sent.
 const ATTEMPTS: u8 = 4;
 
-/// What a command owns while it is in flight: memory, and the destination of its answer.
+/// A command's property while it is in flight: memory, and the destination of its answer.
 pub type Load = (AnyBuffer, Tag);
 
 /// Identifies a command, and holds what is needed to send it again.

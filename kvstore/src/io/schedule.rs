@@ -13,7 +13,7 @@
 //! 5. Background work goes when nothing else waits, at most [`Limits::background_max`] requests at a time.
 //!
 //! Invariants: at most [`Limits::depth`] requests are in flight and [`Limits::queued_max`] wait; requests of a class
-//! leave in order; a ticket identifies one request for ever. Pushing and popping are O(1), except for deadlines,
+//! leave in order; a ticket identifies one request forever. Pushing and popping are O(1), except for deadlines,
 //! which are O(log n) amortised. Nothing is allocated after construction.
 //!
 //! The schedule sends nothing and reads no clock: the lane pops what it sends, and reports what has finished.

@@ -12,7 +12,7 @@ use crate::model::object::Version;
 /// The answer to a request.
 #[derive(Debug)]
 pub struct Done<R = u64> {
-    /// What the request carried.
+    /// The request's own data.
     pub reply: R,
     /// The result.
     pub result: Result<Outcome, Failure>,
@@ -20,7 +20,7 @@ pub struct Done<R = u64> {
     pub memory: AnyBuffer,
     /// The version that was stored or read, if one was.
     pub version: Option<Version>,
-    /// What the memory of a hit has to match, if its caller verifies it. Otherwise it is verified.
+    /// The digest that a hit's memory has to match, if its caller verifies it. Otherwise the memory is verified.
     pub unverified: Option<Unverified>,
 }
 

@@ -24,7 +24,7 @@ pub(super) struct NewObject {
     pub(super) attachment: u32,
     /// Unix time in seconds.
     pub(super) expires_s: Option<u64>,
-    /// What must hold of its key when it is recorded.
+    /// The condition on its key when it is recorded.
     pub(super) condition: Condition,
     /// The block of its record, if that was appended before the data are written.
     pub(super) recorded: Option<u64>,

@@ -82,7 +82,7 @@ enum Step {
     Heading { begin: Mark, flush: Option<u64> },
 }
 
-/// What the newest checkpoint keeps of the ages.
+/// The part of the ages that the newest checkpoint keeps.
 #[derive(Clone, Copy, Debug)]
 struct KeptAges {
     /// The clock of the ages when it began.

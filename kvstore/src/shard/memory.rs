@@ -1,7 +1,7 @@
 //! The memory of an item while commands use it.
 //!
-//! What an item's [`Memory`] holds is idle. What was taken is in flight and comes back at its old offset. Buffers that
-//! were split are joined again, so that the caller gets back what it gave.
+//! Buffers in an item's [`Memory`] are idle. Those taken are in flight and come back at their old offsets. Split
+//! buffers are joined again, so that the caller gets back what it gave.
 
 use std::ops::Range;
 

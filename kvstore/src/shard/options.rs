@@ -10,7 +10,7 @@ use crate::policy::evict::{Policy, PolicyMaker};
 /// Options of a shard. The defaults are those of a store.
 #[derive(Clone, Debug)]
 pub struct ShardOptions {
-    /// What an acknowledgement promises.
+    /// The promise of an acknowledgement.
     pub durability: Durability,
     /// The eviction policy.
     pub policy: PolicyKind,
@@ -33,9 +33,9 @@ pub struct ShardOptions {
     /// Unix time at the origin of the clock that `now` uses.
     pub wall_at_zero: Duration,
     /// Whether to keep objects that damage to the journal may have made outdated: blocks that cannot be read may have
-    /// replaced or deleted them. By default they are dropped, for ever.
+    /// replaced or deleted them. By default they are dropped, forever.
     pub keep_outdated: bool,
-    /// What tenants use of their quotas; shards of one store have clones of one ledger.
+    /// The tenants' use of their quotas; shards of one store have clones of one ledger.
     pub ledger: Ledger,
     /// Keys that are removed; shards of one store have clones of one log.
     pub removals: Removals,

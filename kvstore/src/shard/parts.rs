@@ -40,7 +40,7 @@ pub(super) struct Parts<Q, R> {
     pub(super) order: KeyOrder<R>,
     /// Objects whose records wait for their data to be flushed, in the order in which their data was written.
     pub(super) held: VecDeque<Held<R>>,
-    /// What happens once a record is durable.
+    /// The effects of records once they are durable.
     pub(super) due: DueEvents<R>,
     /// For new objects, so that a put allocates no memory: each comes back once its object has taken effect.
     pub(super) boxes: Boxes<NewObject>,

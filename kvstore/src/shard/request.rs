@@ -23,7 +23,7 @@ pub struct Request<R = u64> {
     /// If it has not begun by then, it fails with [`Failure::Deadline`]. [`Time::NEVER`] for no deadline. Requests that
     /// are planned together begin together, by the deadline of the first.
     pub deadline: Time,
-    /// What to do.
+    /// The action.
     pub action: Action,
 }
 
@@ -158,17 +158,17 @@ pub struct PutOptions {
     pub after: Option<Key>,
     /// Its layout; [`LayoutId::PLAIN`] for one contiguous extent.
     pub layout: LayoutId,
-    /// What must hold of the key when the object is stored; a writer's when it is sealed.
+    /// The condition on the key when the object is stored; a writer's when it is sealed.
     pub condition: Condition,
     /// Keep the numbers of tenant and layout until the object is counted. Without them, see [`super::Shard::tenant`].
     pub holds: [Option<Hold>; 2],
-    /// What is another store's, the tenant or the layout, if one is: the put fails with [`Failure::Undefined`].
+    /// "tenant" or "layout" if that is another store's: the put fails with [`Failure::Undefined`].
     pub undefined: Option<&'static str>,
 }
 
-/// What must hold of a key when a change of it takes effect, in its turn among all changes of the key. Otherwise
-/// nothing changes, and the change fails with [`Failure::Conflict`], which names the version found. An object that has
-/// expired, or whose device has failed, is absent here as it is to a get.
+/// The condition on a key when a change of it takes effect, in its turn among all changes of the key. If it does not
+/// hold, nothing changes, and the change fails with [`Failure::Conflict`], which names the version found. An object
+/// that has expired, or whose device has failed, is absent here as it is to a get.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Condition {
     /// Anything.

@@ -98,7 +98,7 @@ impl<Q: CommandQueue<Load>, R> Shard<Q, R> {
     fn next_due_at(&self, now: Time) -> Time {
         let Parts { lanes, objects, log, room, .. } = &self.parts;
         let expiry = objects.next_expiry(now);
-        // What has expired is removed once there is room for the record.
+        // Expired objects are removed once there is room for the record.
         let is_removable = expiry > now || log.has_room_for_small();
         let expiry = if is_removable { expiry } else { Time::NEVER };
         let lease = objects.spaces().leases().next_end().unwrap_or(Time::NEVER);

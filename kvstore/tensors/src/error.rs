@@ -32,7 +32,7 @@ pub enum Error {
         waited_for: &'static str,
         /// The time that the call waited.
         after: Duration,
-        /// What to do.
+        /// The next step for the user.
         fix: &'static str,
     },
     /// A drive, file, GPU or copy thread of the run failed.
@@ -40,11 +40,11 @@ pub enum Error {
     Failed {
         /// The device, or the file.
         device: String,
-        /// What failed.
+        /// The operation that failed.
         what: String,
         /// The reason, from the system where it gives one.
         why: String,
-        /// What to do.
+        /// The next step for the user.
         fix: &'static str,
     },
 }

@@ -1,4 +1,4 @@
-//! A server on one thread of an async runtime: no call parks it, and no request waits for ever behind others.
+//! A server on one thread of an async runtime: no call parks it, and no request waits forever behind others.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -41,7 +41,7 @@ fn large(number: u64) -> Vec<u8> {
     number.to_le_bytes().repeat(2 * MIB / 8)
 }
 
-/// Runs a test that might park for ever on a thread of its own.
+/// Runs a test that might park forever on a thread of its own.
 fn within(limit: Duration, what: impl FnOnce() + Send + 'static) {
     let (done, ended) = mpsc::channel();
     let thread = std::thread::spawn(move || {

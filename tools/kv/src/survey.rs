@@ -31,7 +31,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(10);
 /// Maximum pauses: 2.5 s in total for the superblocks, and again for all shards together. Only damage persists
 /// that long.
 const PAUSES: u32 = 8;
-/// Most readings that begin again because the store was formatted or emptied meanwhile.
+/// The most readings that begin again because the store was formatted or emptied meanwhile.
 const ANEW: u32 = 8;
 
 /// Note about a store that another process has open.

@@ -22,7 +22,7 @@ pub(crate) const STATE: &str = "/var/lib/adit/setup";
 /// The record's format version.
 pub(crate) const VERSION: u32 = 1;
 
-/// Most characters that are shown of a name that is none.
+/// The most characters that are shown of a name that is none.
 const NAME_SHOWN_MAX: usize = 64;
 
 /// One device's record.

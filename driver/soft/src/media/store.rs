@@ -12,7 +12,7 @@ use adit_spec::Iova;
 
 /// Size of the cache that commands in flight pass through at a power cut.
 const IN_FLIGHT_BYTES: u64 = 64 << 20;
-/// Most bytes that are moved at once unless the media are memory.
+/// The most bytes that are moved at once unless the media are memory.
 const CHUNK_BYTES: usize = 128 << 10;
 
 /// A run of whole LBAs of the storage.

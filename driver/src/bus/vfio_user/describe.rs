@@ -17,7 +17,7 @@ const CAPABILITIES: &[u8] =
     b"{\"capabilities\":{\"max_msg_fds\":1,\"max_data_xfer_size\":1048576}}\0";
 /// The protocol's default for servers that state none.
 const DMA_MAPS_DEFAULT: u64 = 65535;
-/// Most files in one message of the kernel's.
+/// The most files in one message of the kernel's.
 const FILES_MAX: u64 = 253;
 /// Longest region info requested: a thousand sparse areas.
 const REGION_ARGSZ_MAX: u32 = 16 << 10;
@@ -25,9 +25,9 @@ const REGION_ARGSZ_MAX: u32 = 16 << 10;
 /// The server's limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
-    /// Most files in one message.
+    /// The most files in one message.
     pub(super) files: usize,
-    /// Most mappings at a time.
+    /// The most mappings at a time.
     pub(super) dma_maps: u64,
 }
 

@@ -11,7 +11,7 @@ use super::counts::Sum;
 use super::world::StoreWorld;
 use crate::world::violated;
 
-/// Most removals in one read.
+/// The most removals in one read.
 const PAGE: usize = 50;
 /// The reader looks after so many turns.
 const TURNS: u32 = 8;

@@ -31,7 +31,7 @@ fn nothing_is_given_back_beside_a_kernel_that_does_not_end() {
             let words = Box::leak(Box::new([0u32; 1024]));
             let gone = Arc::new(AtomicBool::new(false));
             let owner = Box::new(Owner(Arc::clone(&gone)));
-            // SAFETY: the words stay for ever.
+            // SAFETY: the words stay forever.
             let registered =
                 unsafe { Registration::memory(&gpu, NonNull::from(words).cast(), 4096, owner) };
             (gone, (plain, granules, pinned, program, registered.expect("it can be registered")))

@@ -62,7 +62,7 @@ pub(crate) enum Prompt {
     Tokens(Vec<i32>),
 }
 
-/// What to do with a prompt.
+/// A prompt, and the terms of its continuation.
 #[derive(Debug)]
 pub(crate) struct Wish {
     pub(crate) prompt: Prompt,

@@ -22,8 +22,8 @@ use crate::wire::{Ask, KEYS_MAX, Matter, MemoryRun, Message, layout_numbers};
 const PAGE_BYTES: usize = 64 << 10;
 
 /// The calls of [`adit_kvstore::Store`]. Those of many items go to the server together. Objects belong to the tenant of
-/// [`ClientOptions`](super::ClientOptions), so [`PutWith::tenant`] is of no store that a client knows;
-/// [`PutWith::after`] is refused.
+/// [`ClientOptions`](super::ClientOptions), so [`PutWith::tenant`] fails as undefined, and [`PutWith::after`] is
+/// refused.
 impl KvStore for Client {
     type Memory = Span;
     type Lent = Option<Span>;
@@ -33,8 +33,9 @@ impl KvStore for Client {
     type Batch<T: Send + 'static> = Vec<Pending<T>>;
 
     /// Makes shared memory of at least `len` bytes, which the server registers with the store until all spans of it are
-    /// dropped. Waits for that: make one piece for all of an engine's pool and split it. From 2 MiB on it is rounded up
-    /// to 2 MiB and lies on pages of that size, as far as the system has some: a drive does more with those.
+    /// dropped. Waits for the registration: make one span for all of an engine's pool and split it. From 2 MiB on, the
+    /// length is rounded up to 2 MiB and the memory lies on pages of that size as far as the system has some, with
+    /// which a drive is faster.
     ///
     /// # Errors
     /// [`Error::Refused`] if that is more than a client may share; [`Error::System`] if there is no memory.
@@ -123,7 +124,7 @@ impl KvStore for Client {
         self.submit(self.make_list(ask), meaning::page)
     }
 
-    /// A position from before the server was started again is one whose reader missed some. Takes 64 KiB of the pool
+    /// A position from before a restart of the server counts as one that missed some. Takes 64 KiB of the pool
     /// meanwhile, which bounds an answer as `limit` does.
     fn removals(&self, prefix: &[u8], from: Option<u64>, limit: usize) -> Pending<Removed> {
         if prefix.len() > KEY_BYTES_MAX {
@@ -142,7 +143,7 @@ impl KvStore for Client {
         self.submit(several(keys, Ask::LookupPrefix), meaning::count)
     }
 
-    /// The server shortens a lease to the longest that it gives; it also ends with this process.
+    /// The server shortens a lease to its longest; a lease also ends with this process.
     fn lease(&self, keys: &[Key], time: Duration) -> Pending<Lease> {
         if keys.is_empty() {
             return Pending::made(&self.shared, Ok(Lease::served((), 0, 0)));
@@ -191,7 +192,7 @@ impl KvStore for Client {
 }
 
 impl Client {
-    /// Asks something of each key, with yes or no as the answer.
+    /// Asks a yes-or-no question about each key.
     fn ask_each(
         &self,
         keys: impl IntoIterator<Item = Key>,
@@ -234,7 +235,7 @@ impl Client {
     ///
     /// # Errors
     /// [`Failure::Undefined`] for a layout of another connection and for a tenant; [`Error::Invalid`] for a
-    /// predecessor, which the server is not asked for.
+    /// predecessor, which requests do not carry.
     pub(super) fn check_with(&self, with: &PutWith) -> Result<u32> {
         if with.tenant.is_some() {
             return Err(Failure::Undefined("tenant").into());
@@ -261,8 +262,7 @@ impl Client {
         Ok((Wish::with_room(ask, PAGE_BYTES), Memory::None))
     }
 
-    /// Takes the caller's memory for a request. The number of another connection's region would be that of other memory
-    /// here.
+    /// Takes the caller's memory for a request. The number of another connection's region would name other memory here.
     fn lend(&self, span: Span) -> Result<Memory, Unfinished> {
         if span.connection() == self.shared.number {
             return Ok(Memory::Lent(span));
@@ -294,7 +294,7 @@ fn several(keys: &[Key], ask: impl FnOnce(Key) -> Ask) -> Made {
     Ok((Wish { ask: ask(last.clone()), needs }, Memory::None))
 }
 
-/// Returns a duration in seconds, rounded up; at most what a request can tell.
+/// Returns a duration in seconds, rounded up, at most as many as a request can carry.
 pub(super) fn whole_seconds(time: Duration) -> u32 {
     let seconds = time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0));
     u32::try_from(seconds).unwrap_or(u32::MAX)

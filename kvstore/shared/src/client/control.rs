@@ -15,13 +15,13 @@ use crate::wire::{Code, Matter, Message};
 /// The socket, for one message at a time.
 pub(super) struct Control {
     end: Mutex<SocketEnd>,
-    /// Regions to take back from the server, which does not know yet.
+    /// Dropped regions, of which the server has not been informed.
     dropped: Mutex<Vec<u64>>,
 }
 
 struct SocketEnd {
     stream: UnixStream,
-    /// The rest of what has been said to the server in part, or not at all while it does not read.
+    /// Bytes of messages that the socket has not taken yet.
     unsent: Vec<u8>,
 }
 
@@ -35,7 +35,7 @@ impl Control {
         self.dropped.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Tells the server what regions were dropped, unless another thread has the socket, which does so afterwards.
+    /// Sends the dropped regions, unless another thread has the socket and does so afterwards.
     fn tell(&self) {
         while !self.dropped().is_empty() {
             let mut end = match self.end.try_lock() {
@@ -45,7 +45,7 @@ impl Control {
             };
             end.unshare(std::mem::take(&mut *self.dropped()));
             if end.send_some().is_err() {
-                // The server is gone, and lets go of them with the client.
+                // The server is gone, or releases them with the client.
                 end.unsent.clear();
             }
         }
@@ -67,7 +67,7 @@ impl Control {
 
     fn exchange(&self, message: &Message, files: &[&File]) -> Result<Message> {
         let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
-        // In the order in which it happened: what was dropped may make room for what is asked for.
+        // In the order of the calls: dropped regions may make room for the requested one.
         end.unshare(std::mem::take(&mut *self.dropped()));
         let sent = end.send_all();
         let answer = sent.and_then(|()| socket::exchange(&mut end.stream, message, files));
@@ -124,8 +124,8 @@ impl SocketEnd {
     }
 }
 
-/// Takes a region back from the server when it is dropped. That never waits: while the server does not read or another
-/// thread waits for an answer, the server hears of it later.
+/// Takes a region back from the server when it is dropped. The drop never waits: if the server does not read, or
+/// another thread waits for an answer, the message goes later.
 pub(super) struct Registration {
     pub(super) control: Arc<Control>,
     pub(super) number: u64,

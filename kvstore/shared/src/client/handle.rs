@@ -60,7 +60,7 @@ impl Client {
         let process = std::process::id().into();
         let greeting = Message::new(Matter::Greet, [VERSION, options.depth, process, 0])
             .with_body(options.tenant.as_deref().unwrap_or_default().as_bytes());
-        // After all is ready: a connection that says nothing makes room for others.
+        // Connects last, because the server closes silent connections first.
         let stream = UnixStream::connect(path).map_err(connect)?;
         stream.set_read_timeout(Some(MESSAGE_MAX)).map_err(connect)?;
         stream.set_write_timeout(Some(MESSAGE_MAX)).map_err(connect)?;
@@ -82,9 +82,7 @@ impl Client {
         Ok(Client { shared, bytes_max })
     }
 
-    /// Makes shared memory of at least `len` bytes, which the server registers with the store until all spans of it are
-    /// dropped. Waits for that: make one piece for all of an engine's pool and split it. From 2 MiB on it is rounded up
-    /// to 2 MiB and lies on pages of that size, as far as the system has some: a drive does more with those.
+    /// Makes and registers shared memory, as [`Client`]'s `allocate` says.
     ///
     /// # Errors
     /// [`Error::Refused`] if that is more than a client may share; [`Error::System`] if there is no
@@ -95,8 +93,8 @@ impl Client {
         let make = |why| Error::system(format!("make {bytes} bytes of shared memory"), why);
         self.check_lost()?;
         let file = memory::make(c"adit-pool", bytes).map_err(make)?;
-        // The server takes no page that is not there, and seals the file against later mappings. It pins the pages,
-        // which then stay as they are. None are made if it is going to refuse them.
+        // The server refuses files with missing pages, and seals them against later mappings. It pins the pages, which
+        // then stay as they are. None are made if it is going to refuse them.
         let map = || Mapping::new(&file, bytes as usize).map_err(make);
         let mapping = (bytes <= self.bytes_max).then(map).transpose()?;
         if let Some(mapping) = &mapping {
@@ -120,8 +118,7 @@ impl Client {
         self.shared.with(Requests::turn);
     }
 
-    /// Sleeps until an answer arrives, [`Client::rouse`] is called, or `at_most` has passed. It may return before: call
-    /// it again.
+    /// Sleeps until an answer arrives, [`Client::rouse`] is called, or `at_most` has passed. It may return early.
     pub fn watch(&self, at_most: Duration) {
         self.shared.watch(at_most);
     }
@@ -131,7 +128,7 @@ impl Client {
         self.shared.rouse();
     }
 
-    /// Makes the pool if there is none and waits for that, so that no later request does.
+    /// Makes the pool if there is none and waits for it, so that no later request has to.
     ///
     /// # Errors
     /// [`Error::Refused`] if that is more than a client may share; [`Error::System`] if there is no memory.

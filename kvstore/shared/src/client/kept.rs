@@ -1,4 +1,4 @@
-//! Handles that give something back when they are dropped: a value's memory, a lease, the room of an object.
+//! Handles that give back a value's memory, a lease or the room of an object when they are dropped.
 
 use std::fmt;
 use std::ops::Range;
@@ -83,7 +83,7 @@ pub(super) struct KeptThere {
 }
 
 impl KeptThere {
-    /// Wraps what the server knows by a number, and what gives it up.
+    /// Wraps a thing's number at the server, and the request that gives it up.
     pub(super) fn new(shared: &Arc<Shared>, number: u64, end: fn(u64) -> Ask) -> KeptThere {
         KeptThere { shared: Arc::clone(shared), number, end, is_over: false }
     }

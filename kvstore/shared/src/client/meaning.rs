@@ -24,7 +24,7 @@ fn lent(memory: Memory) -> Option<Span> {
     }
 }
 
-/// Passes on what did not fail.
+/// Returns an answer that is no failure.
 fn checked(ended: Ended) -> Answer<(Code, Ended)> {
     let code = Code::of(ended.done.code);
     if !code.is_failure() {
@@ -34,7 +34,7 @@ fn checked(ended: Ended) -> Answer<(Code, Ended)> {
     Err(Unfinished { memory: lent(ended.memory), ..Unfinished::new(error) })
 }
 
-/// Returns how an object was stored, of an answer that is no failure.
+/// Returns how an object was stored, from an answer that is no failure.
 fn stored(code: Code) -> Outcome {
     match code {
         Code::DeclinedByAdmission => Outcome::Declined(Decline::Admission),
@@ -72,7 +72,7 @@ pub(super) fn value(shared: &Arc<Shared>, ended: Ended) -> Answer<Option<Value>>
     else {
         return Ok(None);
     };
-    // A server that gives less than its object has gives a value that is too short.
+    // If the server gives less than the object has, the value is too short.
     let bytes = usize::try_from(ended.done.value).unwrap_or(usize::MAX).min(span.len());
     let end = wanted.end.min(bytes);
     let range = wanted.start.min(end)..end;
@@ -105,7 +105,7 @@ pub(super) fn removed(shared: &Arc<Shared>, ended: Ended) -> Answer<Removed> {
         return Ok(Removed { keys: Vec::new(), next, missed_some });
     };
     let (keys, are_all) = items(shared, span, done.value, key_of);
-    // A server that writes something else names fewer.
+    // Of a page with other bytes, fewer objects are returned.
     Ok(Removed { keys, next, missed_some: missed_some || !are_all })
 }
 

@@ -1,6 +1,6 @@
 //! A client of a store that another process has.
 //!
-//! The calls are those of [`adit_kvstore::Store`]. None waits: a request goes to the server at once, or waits in the
+//! The calls are those of [`adit_kvstore::Store`]. No call waits: a request goes to the server at once, or waits in the
 //! client for room in the ring or for memory of the pool, until [`Pending::wait`] or any other call finds some.
 //!
 //! **Memory.** [`Client::allocate`] makes memory that the server registers with the store; [`Span`]s of it go to the
@@ -8,20 +8,20 @@
 //! of [`Client::get`] lie in the pool until they are dropped.
 //!
 //! **Verifying.** This process verifies bytes that were read, on the thread that takes the answer, before a caller sees
-//! any of it. Where it is not what was put, the client asks again, and the server looks whether the object is damaged:
-//! then it is a miss, and dropped.
+//! any of it. If they do not match their digest, the client asks again and the server verifies the object itself: a
+//! damaged one is dropped, and the answer is a miss.
 //!
 //! **Waiting.** Any number of threads may wait for requests. An event loop watches the client's one descriptor
-//! ([`AsFd`]) and calls [`Client::reap`] when it is readable, and once after it has made requests; then it looks at its
-//! requests ([`Pending::try_wait`]) or has been woken as their future. While an event loop does so, threads that wait
-//! look again every 100 microseconds. A thread of one's own can serve futures without that: it takes answers
-//! ([`Client::take_answers`]), which wakes them, and sleeps until more come ([`Client::watch`]).
+//! ([`AsFd`]) and calls [`Client::reap`] when it is readable, and once after it has made requests; then it polls its
+//! requests ([`Pending::try_wait`]), or their futures have been woken. Meanwhile waiting threads check every 100
+//! microseconds. A dedicated thread can serve futures instead: it takes answers ([`Client::take_answers`]), which wakes
+//! them, and sleeps until more arrive ([`Client::watch`]).
 //!
-//! **A lost server.** A client whose server is lost stays lost: its requests fail with [`Error::Lost`], those in flight
-//! too. [`Client::when_lost`] says when; connect anew, and again until a server listens. Layouts, leases, readers and
-//! what was not stored yet are of the old connection, and end with it: another refuses its layouts. So are its spans,
-//! whose memory stays mapped while there are some, and which no other server can map: allocate anew. Spans of requests
-//! that the old one had do not come back, because its devices may still write them.
+//! **A lost server.** A client does not recover from the loss of its server: all its requests, also those in flight,
+//! fail with [`Error::Lost`]. [`Client::when_lost`] reports the loss; connect a new client, and retry until a server
+//! listens. Layouts, leases, readers and unfinished puts end with the old connection, and a new one refuses its layouts
+//! and spans: define and allocate them again. Old spans stay mapped until they are dropped. Spans of requests in flight
+//! do not come back, because the lost server's devices may still write them.
 //!
 //! A process that forks must not use the client in the child.
 

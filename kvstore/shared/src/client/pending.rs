@@ -14,10 +14,10 @@ use super::requests::Ended;
 use super::shared::Shared;
 use super::{Answer, Unfinished};
 
-/// Makes a caller's answer of the server's.
+/// Turns the server's answer into the caller's.
 pub(super) type Meaning<T> = fn(&Arc<Shared>, Ended) -> Answer<T>;
 
-/// A request that was made: wait for it, or poll it. As a future it ends when [`Client::reap`](super::Client::reap) or
+/// A request in progress: wait for it, or poll it. As a future it ends when [`Client::reap`](super::Client::reap) or
 /// another wait of the same client takes its answer.
 ///
 /// Dropping it cancels the request if it has not been sent. Otherwise it is carried out and its answer dropped; its
@@ -25,7 +25,7 @@ pub(super) type Meaning<T> = fn(&Arc<Shared>, Ended) -> Answer<T>;
 #[must_use = "dropping it cancels the request"]
 pub struct Pending<T> {
     shared: Arc<Shared>,
-    /// Its slot, or its answer if the server is not asked for it.
+    /// Its slot, or its answer if it does not go to the server.
     answer: Reply<T>,
     since: Instant,
 }
@@ -36,7 +36,7 @@ enum Reply<T> {
     Taken,
 }
 
-// Nothing in it is pinned: what an answer is made of moves.
+// Nothing in it is pinned.
 impl<T> Unpin for Pending<T> {}
 
 impl<T> Pending<T> {
@@ -45,7 +45,7 @@ impl<T> Pending<T> {
         Pending { shared: Arc::clone(shared), answer, since }
     }
 
-    /// Creates one whose answer is there.
+    /// Creates one that has its answer.
     pub(super) fn made(shared: &Arc<Shared>, answer: Answer<T>) -> Pending<T> {
         let (answer, since) = (Reply::Made(answer), Instant::now());
         Pending { shared: Arc::clone(shared), answer, since }

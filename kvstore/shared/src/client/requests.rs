@@ -17,7 +17,7 @@ use crate::pieces::Pieces;
 use crate::ring::{Answered, Asking, Broken, Rings};
 use crate::wire::{Ask, Code, Done, MemoryRun, RequestEntry};
 
-/// Memory for the first get of an unknown length; later ones go by the last object.
+/// Memory for the first get of an unknown length; later ones take the last object's length.
 const FIRST_GUESS: usize = 128 << 10;
 
 /// A request as it was called.
@@ -37,7 +37,7 @@ pub(super) enum Needs {
         bytes: usize,
         wanted: Range<usize>,
     },
-    /// The keys before the last to go before it, of which so many were sent.
+    /// The keys before the last, which go first, and how many were sent.
     Keys(Vec<Key>, usize),
 }
 
@@ -58,7 +58,7 @@ impl Wish {
         Code::of(done.code) != Code::Unverified || (is_unchecked && done.digest().is_some())
     }
 
-    /// Returns whether it goes to the server though its caller is gone: it was begun, or ends something there.
+    /// Returns whether it goes to the server even without its caller: it was begun, or ends something there.
     fn is_due(&self) -> bool {
         matches!(self.needs, Needs::Keys(_, 1..))
             || matches!(self.ask, Ask::Release(_) | Ask::Abandon(_))
@@ -189,7 +189,7 @@ struct Caller {
 pub(super) struct Afterwards {
     trash: Vec<Span>,
     wakers: Vec<Waker>,
-    /// There are requests in the ring for which the server's doorbell was not rung.
+    /// The ring has requests for which the server's doorbell was not rung.
     pub(super) has_asked: bool,
     /// Requests that ended.
     pub(super) ended: usize,
@@ -295,7 +295,7 @@ impl Requests {
         };
         *is_checked = true;
         if let (Needs::Room { bytes, .. }, Memory::Pooled(span)) = (&mut wish.needs, &memory) {
-            // The pool has the rest of its memory back.
+            // The rest of its memory is back in the pool.
             *bytes = span.len();
         }
         let number = self.add(wish, memory);
@@ -342,7 +342,7 @@ impl Requests {
         self.answered.count() != Ok(0)
     }
 
-    /// Returns whether a request waits for what is not signalled: room in the ring, or memory of the pool.
+    /// Returns whether a request waits for room in the ring or memory of the pool, which are not signalled.
     pub(super) fn waits_for_room(&self) -> bool {
         !self.line.is_empty() && self.outstanding < self.depth
     }
@@ -411,7 +411,7 @@ impl Requests {
         self.abandon(slot);
     }
 
-    /// Gives back what of a request's memory its answer does not need.
+    /// Gives back the part of a request's memory that its answer does not need.
     fn settle(&mut self, wish: &Wish, memory: Memory, done: &Done) -> Memory {
         let is_read = matches!(Code::of(done.code), Code::Done | Code::Unverified);
         match (&wish.ask, memory) {
@@ -437,7 +437,8 @@ impl Requests {
         }
     }
 
-    /// Returns whether a get had too little memory that the pool has; it then needs as much.
+    /// Returns whether a get failed for a short buffer and the pool is large enough; raises its need to the object's
+    /// length.
     fn lacks(&self, wish: &mut Wish, done: &Done) -> bool {
         let Needs::Room { bytes, .. } = &mut wish.needs else { return false };
         let (Ok(needs), Some(pool)) = (usize::try_from(done.value), &self.pool) else {
@@ -481,7 +482,7 @@ impl Requests {
         }
     }
 
-    /// Gives up the request in a slot: it does not begin, or its answer is dropped.
+    /// Abandons the request in a slot: it does not begin, or its answer is dropped.
     pub(super) fn abandon(&mut self, number: u32) {
         if let Slot::Open(request) = &mut self.slots[number as usize] {
             request.caller.is_there = false;
@@ -498,8 +499,7 @@ impl Requests {
         }
     }
 
-    /// Ends all requests because the server is lost. Memory of those that it had stays where it is: a device may still
-    /// write it.
+    /// Ends all requests because the server is lost. Memory of those in flight is kept: a device may still write it.
     pub(super) fn lose(&mut self, why: &str) {
         if self.lost.is_none() {
             self.lost = Some(why.to_owned());

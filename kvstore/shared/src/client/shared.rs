@@ -24,19 +24,19 @@ static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// The reason of a loss that the server does not explain.
 const HANG_UP: &str = "it closed the connection";
-/// How soon to look again for room and memory, which are not signalled.
+/// The interval at which to check for room and memory, which are not signalled.
 const LOOK: Duration = Duration::from_millis(1);
-/// How soon a thread looks again that waits for one that sleeps on the doorbell.
+/// The interval at which a thread checks while another sleeps on the doorbell.
 const REST: Duration = Duration::from_millis(50);
 /// A function that is called with the reason once the server is lost.
 pub(super) type Hook = Box<dyn FnOnce(&str) + Send>;
 
-/// How soon a thread looks again that waits beside an event loop.
+/// The interval at which a thread checks beside an event loop.
 const GLANCE: Duration = Duration::from_micros(100);
 
 /// The state of a client behind all of its handles.
 pub(super) struct Shared {
-    /// Among the connections of this process.
+    /// The connection's number in this process.
     pub(super) number: u64,
     state: Mutex<Guarded>,
     arrived: Condvar,
@@ -55,7 +55,7 @@ struct Guarded {
     has_sleeper: bool,
     /// An event loop watches the doorbell.
     is_watched: bool,
-    /// The thread that serves futures has to look at what it has.
+    /// The thread that serves futures has to poll them.
     is_roused: bool,
     /// Threads that wait for another one.
     waiters: usize,
@@ -95,7 +95,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Works on the state, then rings, wakes and drops what that left to do.
+    /// Works on the state, then does the work that was left for afterwards.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut Requests) -> T) -> T {
         let mut guarded = self.lock();
         let done = work(&mut guarded.state);
@@ -112,15 +112,14 @@ impl Shared {
         let loss = guarded.loss();
         drop(guarded);
         if afterwards.is_lost {
-            // A server that broke the protocol lets go of this client, and the thread that sleeps until it answers
-            // wakes.
+            // Disconnects a server that broke the protocol, which wakes the thread that sleeps until it answers.
             let _ = self.stream.shutdown(Shutdown::Both);
         }
         if afterwards.has_asked && self.sleep.must_ring(0) {
             // Fails only with a full counter: then the server has been woken already.
             let _ = self.server_bell.write(1);
         }
-        // Without waiters it would be a system call for nothing.
+        // Without waiters the system call would be wasted.
         if afterwards.ended > 0 && has_waiters {
             self.arrived.notify_all();
         }
@@ -155,7 +154,7 @@ impl Shared {
         }
     }
 
-    /// Gives memory of the pool back, which requests may wait for.
+    /// Gives back memory of the pool, for which requests may wait.
     pub(super) fn give_pooled(&self, span: Span) {
         self.with(|state| {
             state.give_pooled(span);
@@ -230,7 +229,7 @@ impl Shared {
                 PollFd::new(self.bell.as_fd(), PollFlags::POLLIN),
                 PollFd::new(self.stream.as_fd(), PollFlags::POLLHUP),
             ];
-            // It counts in milliseconds: what is left of one would be no sleep at all.
+            // It counts whole milliseconds: the rest of one would be no sleep.
             let at_most = u64::try_from(at_most.as_micros().div_ceil(1000)).unwrap_or(u64::MAX);
             let at_most = Duration::from_millis(at_most);
             let at_most = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
@@ -259,7 +258,7 @@ impl Shared {
         });
     }
 
-    /// Takes all answers that are there, for an event loop that watches the doorbell, and has the next one ring it.
+    /// Takes all answers that have arrived, for an event loop that watches the doorbell, and lets the next one ring it.
     pub(super) fn reap(&self) {
         let _ = self.bell.read();
         self.sleep.announce(ANYTHING);

@@ -1,4 +1,4 @@
-//! Objects of any length through a client: read in pieces, and put from what can be read.
+//! Objects of any length through a client: read in pieces, and put from a source.
 
 use std::io::Read;
 use std::ops::Range;
@@ -69,7 +69,7 @@ impl Client {
         Ok(Some(Reader::new(pieces, lengths, version, pool_bytes)?))
     }
 
-    /// Stores what can be read; see [`KvStore::put_from`].
+    /// Stores bytes from a source; see [`KvStore::put_from`].
     pub(super) fn supply(
         &self,
         key: Key,

@@ -19,13 +19,12 @@ pub(super) struct Counts {
     pub(super) requests_now: AtomicU64,
     pub(super) requests: AtomicU64,
     pub(super) leases_now: AtomicU64,
-    /// Bytes of the objects that clients lease, each once for each of its leases, and of those that they write in
-    /// parts.
+    /// Bytes of leased objects, counted once for each lease, and of objects being written in parts.
     pub(super) held_bytes_now: AtomicU64,
 }
 
 impl Counts {
-    /// Returns all of them.
+    /// Returns the counters' values.
     pub(super) fn read(&self) -> Serving {
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Serving {
@@ -41,7 +40,7 @@ impl Counts {
     }
 }
 
-/// Adds to a counter what keeps it at or below a limit; otherwise returns what it has.
+/// Adds `more` to a counter if that keeps it within `most`; otherwise returns its value.
 pub(super) fn add(counter: &AtomicU64, more: u64, most: u64) -> Result<u64, u64> {
     let with = |has: u64| has.checked_add(more).filter(|all| *all <= most);
     counter.fetch_update(Ordering::Relaxed, Ordering::Relaxed, with)

@@ -4,8 +4,8 @@
 //! once: it writes the answer to the ring and signals the client, so that a request passes through no other thread. All
 //! of that is behind one lock for each client, held for a few instructions.
 //!
-//! A request is taken only while there is room for its answer, so that a client that never reads its answers stops
-//! itself.
+//! A request is taken only while there is room for its answer, so that a client that never reads its answers stalls
+//! only itself.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -78,7 +78,7 @@ struct Slot {
     run: Option<MemoryRun>,
 }
 
-/// How much of the store clients may keep from others: by leases, and by objects that are being written in parts.
+/// The bytes of the store that clients may hold by leases and by objects being written in parts.
 #[derive(Clone, Copy)]
 pub(super) struct Shares {
     capacity_bytes: u64,
@@ -121,11 +121,11 @@ struct Books {
     leases: BTreeMap<u64, Held>,
     leases_made: u64,
     shares: Shares,
-    /// Bytes of what it leases and is writing in parts.
+    /// Bytes of the objects that it leases or writes in parts.
     held_bytes: u64,
     writers: BTreeMap<u64, Writing>,
     writers_made: u64,
-    /// The client is gone: what is begun now is dropped.
+    /// The client is gone: requests that begin now are dropped.
     is_closed: bool,
 }
 
@@ -198,7 +198,7 @@ impl Desk {
         Ok(books.answers.room()?.saturating_sub(in_progress))
     }
 
-    /// Begins to wait for a request of the store's, for which [`Desk::room`] had room.
+    /// Begins to wait for a request to the store, for which [`Desk::room`] had room.
     pub(super) fn begin(&self, tag: u64, flight: Flight, run: Option<MemoryRun>) {
         let mut books = self.lock();
         if books.is_closed {
@@ -260,7 +260,7 @@ impl Desk {
     /// Takes memory of the client's for a request.
     ///
     /// # Errors
-    /// Why it cannot have it.
+    /// Why the request cannot have it.
     pub(super) fn take(&self, run: MemoryRun) -> Result<Buffer, Reason> {
         let mut books = self.lock();
         let region = books.regions.get_mut(run.region as usize).and_then(Option::as_mut);
@@ -310,9 +310,9 @@ impl Desk {
         Ok(())
     }
 
-    /// Ends a lease; returns whether there was such a one.
+    /// Ends a lease; returns whether there was one with this number.
     pub(super) fn release(&self, lease: u64) -> bool {
-        // Its drop is not behind the lock.
+        // Dropped without the lock.
         let held = self.lock().remove_lease(lease);
         held.is_some()
     }
@@ -321,7 +321,7 @@ impl Desk {
     /// certain to refuse it.
     ///
     /// # Errors
-    /// That the client would hold too much of the store.
+    /// If the client would hold too much of the store.
     pub(super) fn hold(&self, bytes: u64) -> Result<u64, Reason> {
         let mut books = self.lock();
         let bytes = if bytes > books.shares.capacity_bytes { 0 } else { bytes };
@@ -329,20 +329,20 @@ impl Desk {
         Ok(bytes)
     }
 
-    /// Returns a writer of the client's.
+    /// Returns one of the client's writers.
     ///
     /// # Errors
-    /// That there is none.
+    /// If there is no such writer.
     pub(super) fn writer(&self, number: u64) -> Result<Arc<Writer>, Reason> {
         let books = self.lock();
         let writing = books.writers.get(&number).ok_or_else(no_writer)?;
         Ok(Arc::clone(&writing.writer))
     }
 
-    /// Takes a writer of the client's away, to be sealed or dropped.
+    /// Removes one of the client's writers, to be sealed or dropped.
     ///
     /// # Errors
-    /// That there is none.
+    /// If there is no such writer.
     pub(super) fn take_writer(&self, number: u64) -> Result<Writer, Reason> {
         let mut books = self.lock();
         let Writing { writer, bytes } = books.writers.remove(&number).ok_or_else(no_writer)?;
@@ -357,8 +357,8 @@ impl Desk {
         books.slots.len() - books.free.len()
     }
 
-    /// Gives up everything: requests that have not begun are cancelled, leases end, and memory is unmapped as soon as
-    /// no request of the store's has it.
+    /// Cancels requests that have not begun, ends leases, and unmaps memory as soon as no request of the store's has
+    /// it.
     pub(super) fn close(&self) {
         let mut books = self.lock();
         books.is_closed = true;
@@ -421,10 +421,10 @@ impl Books {
         done.with_told(&bytes.to_ne_bytes())
     }
 
-    /// Counts bytes that the client keeps from others, if that keeps the limits.
+    /// Counts bytes that the client holds, within the limits.
     ///
     /// # Errors
-    /// Which limit it exceeds.
+    /// The limit that is exceeded.
     fn hold(&mut self, bytes: u64) -> Result<(), Reason> {
         if self.is_closed {
             return Err(Reason::limit("the client is gone"));
@@ -457,7 +457,7 @@ impl Books {
         self.counts.held_bytes_now.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Drops leases that have ended by themselves, which the client has yet to release.
+    /// Drops expired leases that the client has not released.
     fn drop_expired(&mut self) {
         let now = Instant::now();
         let over = |(number, held): (&u64, &Held)| (held.until <= now).then_some(*number);

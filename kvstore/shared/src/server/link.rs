@@ -13,7 +13,7 @@ pub(super) enum End {
     Left(String),
     /// The client broke a rule.
     Expelled(String),
-    /// There was no place for it.
+    /// There was no place for the client.
     TurnedAway,
 }
 
@@ -23,7 +23,7 @@ pub(super) struct Link {
     pub(super) layouts: Mutex<Vec<DefinedLayout>>,
     /// No more requests are taken.
     pub(super) is_over: AtomicBool,
-    /// Why no more requests are taken, though the client is there.
+    /// Why no more requests are taken while the client is connected.
     pub(super) fault: Mutex<Option<End>>,
     /// Rung for a fault.
     pub(super) bell: EventFd,
@@ -38,7 +38,7 @@ impl Link {
         Ok(Arc::new(Link { layouts, is_over, fault, bell }))
     }
 
-    /// Has the client's thread end with `end`, unless it has another reason by now.
+    /// Makes the client's thread end with `end`, unless it has a reason already.
     pub(super) fn end_with(&self, end: End) {
         self.is_over.store(true, Ordering::Release);
         self.fault.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(end);

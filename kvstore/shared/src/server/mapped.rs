@@ -1,15 +1,15 @@
-//! Clients' memory as the server maps it: what it takes, and how much.
+//! Clients' memory in the server: which files it maps, and how many bytes.
 //!
-//! It maps only memory files of ordinary pages that are sealed against shortening, so that no access of its own faults,
-//! and against holes, with no page missing, so that it is never charged for one: a page counts towards the control
-//! group of the process that touches it first, which is the client. Where another process maps the files too
-//! ([`Allowance::maps_files`]), they cannot be sealed against holes, and the server's group must have room for all of
-//! them.
+//! The server maps only memory files of ordinary pages. They are sealed against shortening, so that none of its
+//! accesses faults, and against holes, with every page present, so that it is never charged for one: a page counts
+//! towards the control group of the process that touches it first, here the client. Where another process maps the
+//! files too ([`Allowance::maps_files`]), they cannot be sealed against holes, and the server's group must have room
+//! for all of them.
 //!
-//! The client may write the bytes at any time, also while a device or the store reads them: then a put has other bytes
-//! than its checksum says and is a miss later, or the client does not find what was read. Nothing else follows from
-//! these bytes; no length, offset or decision is read from them, and the store has no reference to them: it copies, and
-//! sums what it copied ([`HostMemory::adopt_shared`]).
+//! The client may write the bytes at any time, even while a device or the store reads them. Its put then does not match
+//! its checksum and is a miss later, or its get finds other bytes. Nothing else depends on these bytes: no length,
+//! offset or decision is read from them, and the store holds no reference to them, but copies them and sums the copy
+//! ([`HostMemory::adopt_shared`]).
 #![allow(unsafe_code)]
 
 use std::fs::File;
@@ -25,7 +25,7 @@ use super::counts::add;
 use crate::mapping::{Mapping, PAGE};
 use crate::wire::Reason;
 
-/// How much of clients' memory a server maps, and how.
+/// The clients' memory that a server maps, and its limits.
 #[derive(Clone, Debug)]
 pub(super) struct Allowance {
     /// Bytes that are mapped, for rings or for requests.
@@ -34,14 +34,14 @@ pub(super) struct Allowance {
     pub(super) mappings: Arc<AtomicU64>,
     /// The most bytes.
     pub(super) bytes_max: u64,
-    /// Whether a device's process maps the files, too, so that they must stay mappable.
+    /// A device's process maps the files, too, so that they must stay mappable.
     pub(super) maps_files: bool,
 }
 
 /// The most mappings: a process may have 65530 (`vm.max_map_count`).
 const MAPPINGS_MAX: u64 = 16 << 10;
 
-/// Bytes of an allowance in one mapping, until it is dropped.
+/// The bytes that one mapping takes of an allowance until it is dropped.
 struct Counted {
     bytes: u64,
     mapped_bytes: Arc<AtomicU64>,
@@ -106,7 +106,7 @@ pub(super) fn dma(file: File, bytes: u64, allowance: &Allowance) -> Result<HostM
     memory.map_err(Reason::malformed)
 }
 
-/// Maps a client's file, all of whose pages are there and stay there. Touches no page: one that is not there would be
+/// Maps a client's file, all of whose pages are present and stay so. Touches no page, because a missing one would be
 /// charged to this process.
 fn map_checked(
     file: &File,
@@ -142,7 +142,7 @@ fn map_checked(
     let len = usize::try_from(bytes).map_err(Reason::malformed)?;
     let counted = allowance.take(bytes)?;
     let may_take = match allowance.maps_files {
-        // Pages can be taken out of all these files, and be made anew by this process.
+        // All these files can lose pages, which this process would then make anew.
         true => allowance.mapped_bytes.load(Ordering::Relaxed),
         false => bytes / PAGE_TABLE_PART + PAGE,
     };
@@ -164,10 +164,10 @@ fn map_checked(
     Ok((map, counted))
 }
 
-/// One byte of page tables maps so many bytes.
+/// Bytes that one byte of page tables maps.
 const PAGE_TABLE_PART: u64 = PAGE / 8;
 
-/// Checks that this process may take `bytes` more of memory: what control groups leave it.
+/// Checks that control groups leave this process `bytes` of memory.
 fn check_room(bytes: u64) -> Result<(), Reason> {
     // A system that does not describe its memory sets no limit here.
     let Ok(memory) = Probe::new().and_then(|probe| probe.memory()) else { return Ok(()) };
@@ -281,12 +281,12 @@ mod tests {
             fallocate(&file, flags, 0, PAGE as i64).expect_err("no page can be taken out");
             assert_eq!(pages(&file), 4);
         }
-        // One that was sealed against further seals could lose them.
+        // A file sealed against further seals could lose them.
         let closed = touched(make(c"test", PAGE).expect("a file"));
         fcntl(&closed, FcntlArg::F_ADD_SEALS(SealFlag::F_SEAL_SEAL)).expect("sealed");
         let twin = closed.try_clone().expect("a descriptor");
         assert!(refusal(twin, PAGE).contains("pages can be taken out of it"));
-        // A device's process could not map what is sealed so.
+        // A device's process could not map a file with this seal.
         let mapping = Allowance { maps_files: true, ..allowance() };
         let memory = dma(closed, PAGE, &mapping).expect("mapped");
         assert!(memory.file().is_some(), "the device gets the file");

@@ -1,16 +1,16 @@
-//! The server: gives several processes of a machine one store.
+//! The server: shares one store among several processes of a machine.
 //!
 //! The store's own threads take requests from the rings ([`Store::attach_feed`]) and answer them; each client also has
-//! a thread for what it says over the socket. **A client is not trusted** to follow the protocol: each word that it
+//! a thread for its messages on the socket. **A client is not trusted** to follow the protocol: each word that it
 //! writes is read once and checked, its memory is sealed before it is mapped, and nothing waits for it. A client that
-//! breaks a rule of the rings or of the socket is disconnected; a request that makes no sense is refused. When a client
-//! leaves, even in the middle of a transfer, requests that have not begun are cancelled, its leases end, and its memory
-//! is unmapped once no device has it.
+//! breaks a rule of the rings or of the socket is disconnected; an invalid request is refused. When a client leaves,
+//! even in the middle of a transfer, requests that have not begun are cancelled, its leases end, and its memory is
+//! unmapped once no device has it.
 //!
-//! Clients do trust each other with objects, as threads of one process would: any may replace, delete or lease any
-//! object. A client that writes its memory during its own put spoils that object: the next read of it is a miss. The
-//! client verifies the bytes that it reads. The server believes no claim that an object is damaged: asked to look, it
-//! reads into its own memory and verifies there.
+//! Clients trust each other with objects, as threads of one process do: each may replace, delete or lease any object. A
+//! client that writes its memory during its own put spoils that object: the next read of it is a miss. The client
+//! verifies the bytes that it reads. The server does not trust a client's report of a damaged object: it reads the
+//! object into its own memory and verifies it there.
 
 mod counts;
 mod desk;
@@ -43,9 +43,9 @@ use crate::wire::Serving;
 use counts::Counts;
 use waiting::Waiting;
 
-/// How often the server looks whether it is to end.
+/// How often the server checks whether it has to stop.
 const LOOK_MS: u16 = 50;
-/// How often to tell of connections that were turned away.
+/// The shortest time between two reports of refused connections.
 const TELL_EVERY: Duration = Duration::from_secs(1);
 
 /// A server at a socket.
@@ -67,7 +67,7 @@ impl Server {
         let socket = Socket::bind(path)?;
         let mode = fs::set_permissions(path, Permissions::from_mode(options.mode));
         mode.map_err(|why| Error::system(format!("set the rights of {}", path.display()), why))?;
-        // These came before the rights were set.
+        // Refuses connections made before the permissions were set.
         let accept = |why| Error::system("accept clients", why);
         while socket.accept().map_err(accept)?.is_some() {}
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
@@ -87,11 +87,11 @@ impl Server {
     }
 
     /// Serves `store` until `stops` is set, and reports clients to `tell`, from any thread. Then finishes the requests
-    /// in progress and lets the clients go; the caller closes the store.
+    /// in progress and disconnects the clients; the caller closes the store.
     ///
     /// # Errors
     /// [`Error::Store`] if a thread of the store has died; [`Error::System`] if clients cannot be waited for. Clients
-    /// are let go then, too.
+    /// are disconnected then, too.
     pub fn run(
         &self,
         store: &Store,
@@ -146,7 +146,7 @@ impl Server {
                 Ok(Some(stream)) => stream,
                 Ok(None) => continue,
                 Err(why) => {
-                    // Too many open files, for example: clients that are there go on.
+                    // Too many open files, for example: connected clients continue.
                     tracing::warn!("cannot accept a client: {why}");
                     thread::sleep(look);
                     continue;
@@ -164,7 +164,7 @@ impl Server {
     }
 }
 
-/// How many connections that were turned away were reported.
+/// The number of refused connections that have been reported.
 #[derive(Default)]
 struct Told {
     connections: u64,

@@ -8,7 +8,7 @@ use std::time::Duration;
 pub struct Options {
     /// The permissions of the socket. Default 0600: this user's processes.
     pub mode: u32,
-    /// The most clients at a time; others get the answer that there are too many. Default 64.
+    /// The most clients at a time; further ones are refused. Default 64.
     pub clients_max: u64,
     /// The most bytes of memory that a client may share. Default 16 GiB.
     pub client_bytes_max: u64,
@@ -16,13 +16,13 @@ pub struct Options {
     pub all_bytes_max: u64,
     /// The most layouts that a client may use. Default 8.
     pub client_layouts_max: usize,
-    /// No client brings another layout into a store in which so many have objects or are in use, of the 255 that can.
-    /// Default 128.
+    /// The number of layouts, of the 255 that a store can have, from which on clients define no further ones. Default
+    /// 128.
     pub all_layouts_max: usize,
-    /// No client brings another tenant into a store that has so many, of the 255 that it can have: the others are the
-    /// operator's. Default 128.
+    /// The number of tenants, of the 255 that a store can have, from which on clients name no further ones: the rest is
+    /// reserved for the operator. Default 128.
     pub tenants_max: usize,
-    /// The longest lease, of those that ask for longer ones. Default an hour.
+    /// The longest lease; longer requests are shortened to it. Default one hour.
     pub lease_max: Duration,
     /// The share of the store in percent that one client may hold by leases and by objects that it writes in parts; all
     /// of them together may hold twice that. Default 25.
@@ -50,22 +50,22 @@ impl Default for Options {
 pub enum Event {
     /// A client has greeted.
     ClientCame {
-        /// Its number.
+        /// The client's number.
         client: u64,
-        /// The number of its process, as it says.
+        /// The number of its process, as the client states it.
         process: u64,
     },
     /// A client is gone.
     ClientGone {
-        /// Its number.
+        /// The client's number.
         client: u64,
-        /// Why.
+        /// Why the session ended.
         why: String,
         /// Whether it was disconnected for breaking a rule.
         is_expelled: bool,
     },
-    /// Connections were turned away, reported once a second at most: there were too many clients, or too many
-    /// connections that did not greet.
+    /// Connections were refused, because there were too many clients or too many connections without a greeting.
+    /// Reported at most once a second.
     TurnedAway {
         /// The number since the last of these events.
         connections: u64,

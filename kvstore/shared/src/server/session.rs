@@ -1,4 +1,4 @@
-//! One client: its thread, which greets it, shares its memory, and lets it go.
+//! A client's session: its thread takes the greeting, maps the client's memory and ends the connection.
 //!
 //! The thread wakes for messages and the hang-up on the socket, for a fault in the rings, and for the server's end.
 //! A thread of the store handles the rings' contents ([`Taking`]).
@@ -62,7 +62,7 @@ struct Session<'a> {
     number: u64,
     peer: Peer,
     greeted: Option<Greeted>,
-    /// It has a place among the clients.
+    /// The client has one of the places.
     is_counted: bool,
     allowance: Allowance,
     /// Bytes of memory that it shares.
@@ -268,7 +268,7 @@ impl<'a> Session<'a> {
         Ok([VERSION, self.common.options.client_bytes_max, 0, 0])
     }
 
-    /// Takes a place among the clients.
+    /// Takes one of the places for clients.
     fn take_place(&mut self) -> Result<(), Reason> {
         let most = self.common.options.clients_max;
         let taken = add(&self.common.counts.clients_now, 1, most);
@@ -292,8 +292,8 @@ impl<'a> Session<'a> {
         Ok(PutWith { tenant, ..PutWith::default() })
     }
 
-    /// Checks that a client may name this tenant: that it has something, or that few have. One that was named before
-    /// and has nothing is as good as new, or clients would name many at first and use them all later.
+    /// Checks that a client may name this tenant: it has objects, or few tenants do. A tenant named earlier but without
+    /// objects counts as new; otherwise clients could name many at first and use all of them later.
     fn check_tenant(&self, name: &str) -> Result<(), Reason> {
         let tenants = self.common.store.tenants().wait();
         let tenants = tenants.map_err(|why| Reason::of(&why.into()))?;
@@ -337,7 +337,8 @@ impl<'a> Session<'a> {
         Ok(number.into())
     }
 
-    /// Lets go of a region. The client does not wait for an answer, so one that names another breaks a rule.
+    /// Releases a region. The client does not wait for an answer, so naming a region that it does not have breaks a
+    /// rule.
     fn unshare(&mut self, number: u64) -> Result<(), End> {
         let Some(Greeted { desk, .. }) = &self.greeted else {
             return Err(End::Expelled("greet first".to_owned()));
@@ -365,7 +366,7 @@ impl<'a> Session<'a> {
                 self.check_layout(layout)?;
                 let defined = self.common.store.layout(layout).wait();
                 let defined = defined.map_err(|why| Reason::of(&why.error))?;
-                // Only this thread adds some.
+                // Only this thread adds layouts.
                 layouts().push(defined);
                 layouts().len() - 1
             }
@@ -373,7 +374,7 @@ impl<'a> Session<'a> {
         Ok(place as u64 + 1)
     }
 
-    /// Checks that a client may use this layout: that it is in use, or that few are.
+    /// Checks that a client may use this layout: it is in use, or few layouts are.
     fn check_layout(&self, layout: Layout) -> Result<(), Reason> {
         let used = self.common.store.layouts_beside(layout).wait();
         let used = used.map_err(|why| Reason::of(&why.into()))?;

@@ -1,12 +1,12 @@
-//! Takes a client's requests from its ring and gives them to the store.
+//! Takes a client's requests from its ring and passes them to the store.
 //!
-//! A thread of the store does so in its rounds ([`Feed`]), so that a request wakes no other thread. Before it sleeps it
-//! says so in the ring, and the client rings its doorbell; once awake it says that, too. When something is wrong with
-//! the ring, it tells the client's own thread.
+//! A thread of the store does this in each of its rounds ([`Feed`]), so that a request wakes no other thread. It
+//! announces in the ring when it goes to sleep and when it is awake again, and the client rings the doorbell of a
+//! sleeping one. It reports a broken ring to the client's own thread.
 //!
-//! Neighbouring gets go to the store together, so that they share commands. So do puts of one call of the client's,
-//! which the store lays out one behind the other, but no others: it lays out single puts where they fit best. The order
-//! is the client's.
+//! Consecutive gets go to the store together, so that they share commands, and so do the puts of one call, which the
+//! store places one behind the other. Other puts go one by one, and the store places each where it fits best. Requests
+//! keep the client's order.
 
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -101,7 +101,7 @@ impl Taking {
         Ok(waiting.min(room).min(TOGETHER_MAX))
     }
 
-    /// Begins the requests that wait, and returns their number.
+    /// Begins the waiting requests and returns their number.
     ///
     /// # Errors
     /// The fault of the ring, in words.
@@ -183,7 +183,7 @@ impl Taking {
         together.tags.push((tag, None));
     }
 
-    /// Gives requests to the store, and begins to collect others.
+    /// Passes the collected requests to the store and begins a new collection.
     fn regroup(&self, together: &mut Together, items: Items) {
         self.send(std::mem::replace(together, Together { items, tags: Vec::new() }));
     }
@@ -293,7 +293,7 @@ impl Taking {
         }
     }
 
-    /// Returns the options of what is put with a layout that there is, or 0.
+    /// Returns the options of a put, whose layout is defined or 0.
     fn with(&self, (layout, ttl_s, condition): PutTerms) -> PutWith {
         PutWith {
             condition,
@@ -303,7 +303,7 @@ impl Taking {
         }
     }
 
-    /// Gives requests to the store.
+    /// Passes requests to the store.
     fn send(&self, Together { items, tags }: Together) {
         let store = &self.store;
         let mut tags = tags.into_iter();
@@ -347,7 +347,7 @@ impl Taking {
 }
 
 impl Drop for Taking {
-    /// Tells the client's thread if no thread of the store takes its requests any more.
+    /// Informs the client's thread if the store's threads no longer take its requests.
     fn drop(&mut self) {
         if !self.link.is_over.load(Ordering::Acquire) {
             self.link.end_with(End::Left("the store has ended".to_owned()));

@@ -1,6 +1,7 @@
-//! Connections that have not greeted: a place of their own, so that they take none of the clients'.
+//! Connections that have not greeted, limited apart from clients, whose places they do not use.
 //!
-//! There are few, each for some seconds. When all are taken, the oldest that has said nothing makes room for the next.
+//! There are few places, each held for some seconds. When all are taken, the oldest connection that has sent nothing is
+//! closed for the next.
 
 use std::collections::VecDeque;
 use std::io;
@@ -26,12 +27,12 @@ enum GreetingState {
     Silent,
     /// Its greeting is being handled.
     Greets,
-    /// It made room for another.
+    /// It was closed for another.
     Dropped,
 }
 
 impl Connection {
-    /// Returns whether it has said nothing, as far as the system knows.
+    /// Returns whether it has sent nothing, as far as the system knows.
     fn is_silent(&self) -> bool {
         let mut polled = [PollFd::new(self.stream.as_fd(), PollFlags::POLLIN)];
         self.state == GreetingState::Silent && poll(&mut polled, PollTimeout::ZERO) == Ok(0)
@@ -50,7 +51,8 @@ impl Waiting {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns whether there is a place for another. Makes one if there is none, and waits up to `at_most` for it.
+    /// Returns whether there is a place for another connection. If there is none, makes one and waits up to `at_most`
+    /// for it.
     pub(super) fn has_room(&self, at_most: Duration) -> bool {
         let mut connections = self.lock();
         if connections.len() < WAITING_MAX {
@@ -60,14 +62,14 @@ impl Waiting {
             && let Some(oldest) = connections.iter_mut().find(|it| it.is_silent())
         {
             oldest.state = GreetingState::Dropped;
-            // Its thread notices; if the system refuses, the time to greet ends it.
+            // Its thread notices; if the system refuses, the time limit of greetings ends it.
             let _ = oldest.stream.shutdown(Shutdown::Both);
         }
         let waited = self.left.wait_timeout(connections, at_most);
         waited.unwrap_or_else(PoisonError::into_inner).0.len() < WAITING_MAX
     }
 
-    /// Adds a connection, for which there is room.
+    /// Adds a connection, for which there is a place.
     ///
     /// # Errors
     /// The system's error.
@@ -77,7 +79,7 @@ impl Waiting {
         Ok(())
     }
 
-    /// Notes that a connection's greeting is being handled. Returns false if it has made room for another.
+    /// Notes that a connection's greeting is being handled. Returns false if it was closed for another.
     pub(super) fn greets(&self, number: u64) -> bool {
         let mut connections = self.lock();
         let connection = connections.iter_mut().find(|it| it.number == number);
@@ -88,7 +90,7 @@ impl Waiting {
         true
     }
 
-    /// Removes a connection that has greeted or is gone. Returns whether it had made room for another.
+    /// Removes a connection that has greeted or is gone. Returns whether it was closed for another.
     pub(super) fn remove(&self, number: u64) -> bool {
         let mut connections = self.lock();
         let at = connections.iter().position(|it| it.number == number);

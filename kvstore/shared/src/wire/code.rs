@@ -7,7 +7,7 @@ use zerocopy::TryFromBytes;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, TryFromBytes)]
 #[repr(u16)]
 pub enum Code {
-    /// As it was asked for: stored, read, removed, counted.
+    /// As requested: stored, read, removed, counted.
     Done = 0,
     /// There is no such object.
     Miss = 1,
@@ -15,8 +15,8 @@ pub enum Code {
     DeclinedByAdmission = 2,
     /// The write budget rejected the object, which is no failure.
     DeclinedByBudget = 3,
-    /// Read and not verified: the client does that, by the digest ([`super::Done::digest`]). Where the bytes are not
-    /// what was put, it asks again, and has the server look (`is_checked` of [`super::Ask::Get`]).
+    /// Read and not verified: the client does that, by the digest ([`super::Done::digest`]). If the bytes do not match,
+    /// it asks again and the server verifies the object (`is_checked` of [`super::Ask::Get`]).
     Unverified = 4,
     /// The object can never fit: it needs [`super::Done::value`] bytes and there are [`super::Done::extra`].
     TooLarge = 16,
@@ -38,12 +38,12 @@ pub enum Code {
     Closed = 24,
     /// Another failure of the store.
     Failed = 25,
-    /// The key has not what the request asks for: [`super::Done::value`] is the version found, if
+    /// The key does not meet the request's condition: [`super::Done::value`] is the version found, if
     /// [`super::Done::extra`] is 1.
     Conflict = 26,
-    /// There cannot be such a tenant.
+    /// The store cannot have such a tenant.
     Tenant = 27,
-    /// There cannot be another layout.
+    /// The store cannot have another layout.
     Layout = 28,
     /// A device does not know the memory.
     Foreign = 29,
@@ -51,7 +51,7 @@ pub enum Code {
     Writer = 30,
     /// The object was sealed with parts missing.
     Unfilled = 31,
-    /// The request means nothing, or names what is not there.
+    /// The request is invalid, or names an unknown region, layout or lease.
     Malformed = 32,
     /// A request in progress has some of this memory.
     InUse = 33,

@@ -47,7 +47,7 @@ pub fn object_bytes(info: &ObjectInfo, has_key: bool) -> Vec<u8> {
 }
 
 /// Decodes a description, whose key is `key` if the description has none; returns also the bytes behind it. `None` if
-/// the bytes mean nothing.
+/// the bytes are no description.
 pub fn object_of<'a>(told: &'a [u8], key: Option<&Key>) -> Option<(ObjectInfo, &'a [u8])> {
     let (head, rest) = ObjectHead::read_from_prefix(told).ok()?;
     let (tenant, rest) = rest.split_at_checked(head.tenant_bytes.into())?;

@@ -1,7 +1,7 @@
 //! The store's errors on the wire.
 //!
-//! A [`Failure`] comes back as it was, with its numbers and names, so that a client matches the variants that a caller
-//! in the server's process would. Other errors come back as their text ([`Error::Refused`]).
+//! A [`Failure`] comes back as it was, with its numbers and names, so that a client matches the same variants as a
+//! caller in the server's process. Other errors come back as their text ([`Error::Refused`]).
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ impl Reason {
         Reason { code, value: 0, extra: 0, text: why.to_string() }
     }
 
-    /// Creates the reason of a request that means nothing, or names what is not there.
+    /// Creates the reason of a request that is invalid, or names an unknown region, layout or lease.
     pub fn malformed(why: impl ToString) -> Reason {
         Reason::new(Code::Malformed, why)
     }
@@ -77,7 +77,7 @@ impl Reason {
         Reason { code, value, extra, text: text.to_owned() }
     }
 
-    /// Decodes the error. A server whose store has ended ends, too: then it is lost.
+    /// Decodes the error. The end of its store ends a server, too: then it is lost.
     pub fn error(self) -> Error {
         let Reason { code, value, extra, text } = self;
         let device = u8::try_from(value).unwrap_or(u8::MAX);

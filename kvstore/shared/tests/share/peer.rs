@@ -346,7 +346,7 @@ fn bytes_that_do_not_match_are_not_seen_and_the_server_is_asked_to_look() {
     });
 }
 
-/// It would be asked for ever, or for what has no bytes.
+/// It would be asked forever, or for what has no bytes.
 #[test]
 fn a_server_that_verifies_nothing_though_it_has_to_is_lost() {
     for checks in [true, false] {

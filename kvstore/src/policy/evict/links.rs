@@ -17,7 +17,7 @@ pub(super) type Queue = u32;
 
 /// Ages that an object may have.
 pub(super) const AGES: usize = Ages::MAX as usize + 1;
-/// Most queues over the objects of a shard: for each of 256 tenants its own, and one for each age.
+/// The most queues over the objects of a shard: for each of 256 tenants its own, and one for each age.
 const QUEUES_MAX: u32 = 256 * (1 + AGES as u32);
 
 const _: () = assert!(1 + QUEUES_MAX + Index::OBJECTS_MAX <= NODE_MASK);

@@ -12,7 +12,7 @@ pub(crate) struct Due<R> {
     pub(crate) event: Event<R>,
 }
 
-/// What happens then.
+/// The effect that follows.
 #[derive(Debug)]
 pub(crate) enum Event<R> {
     /// An object becomes visible and its put is answered, unless it has already been answered with a failure.

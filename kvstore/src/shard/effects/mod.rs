@@ -40,7 +40,7 @@ use crate::media::record::{Put, Record};
 /// Buried space above one `BURIED_PARTS`th of the capacity justifies a flush of its own.
 const BURIED_PARTS: u64 = 64;
 
-/// What else requires a flush, or keeps a change waiting.
+/// Other reasons for a flush, or for a change to wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pressure {
     /// Whether changes wait for room.

@@ -80,7 +80,7 @@ impl Accounts {
             self.tenants.uncover(old);
         }
         self.tenants.credit(tenant, units);
-        // What the other one covered counts again, perhaps beyond a quota that was lowered meanwhile.
+        // The bytes that the other one covered count again, perhaps beyond a quota that was lowered meanwhile.
         self.shrinking.is_due |= self.tenants.is_to_shrink(tenant);
     }
 

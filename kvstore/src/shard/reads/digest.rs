@@ -12,7 +12,7 @@ use crate::model::object::CHECKSUMS_MAX;
 use crate::shard::extract::Pieces;
 use crate::shard::memory::{Sums, sum_shared};
 
-/// What the bytes of a read have to match, and where in them the runs are that have a checksum each.
+/// The checksums that the bytes of a read have to match, and the run of bytes that each covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest {
     /// The number of runs.

@@ -44,7 +44,7 @@ pub(super) struct Reads {
     callers_verify: bool,
     /// For reads in progress, so that a get allocates no memory.
     boxes: Boxes<Reading>,
-    /// What a lookup found, so that it allocates no memory.
+    /// The results of a lookup, kept so that it allocates no memory.
     prefix: Vec<ObjectId>,
     stats: Stats,
 }

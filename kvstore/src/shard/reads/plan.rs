@@ -32,7 +32,7 @@ pub enum Verification {
     Unverified,
 }
 
-/// What has verified bytes.
+/// The part of the system that has verified bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verifier {
     /// The device, by its protection information.
@@ -41,7 +41,7 @@ pub enum Verifier {
     Checksums,
 }
 
-/// What is known about a transfer's bytes once it has ended.
+/// How far a transfer's bytes are verified once it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Certainty {
     /// The bytes arrived and were verified.

@@ -15,7 +15,7 @@ use super::reading::Reading;
 use crate::shard::memory::Memory;
 use crate::shard::tier::Filling;
 
-/// What memory that was read has to match. Until then its bytes may be anything.
+/// The digest that memory read from a device has to match. Until it is verified its bytes may be anything.
 #[derive(Debug)]
 #[must_use = "bytes that were not verified may be anything"]
 pub struct Unverified {
@@ -24,7 +24,7 @@ pub struct Unverified {
     pub(crate) tier: Option<Filling>,
 }
 
-/// What became of a read: for [`Shard::judge`](crate::shard::Shard::judge) of its shard.
+/// The result of a verification, for [`Shard::judge`](crate::shard::Shard::judge) of its shard.
 #[derive(Debug)]
 #[must_use = "its shard counts it, and drops an object that is damaged"]
 pub struct Verdict {

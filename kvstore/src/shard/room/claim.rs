@@ -7,7 +7,7 @@ use crate::model::object::ObjectId;
 use crate::model::place::Place;
 use crate::space::window::Window;
 
-/// What an object will get of the space.
+/// The space that an object will get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClaimKind {
     /// An extent.

@@ -162,7 +162,7 @@ impl<R> Writes<R> {
     ) -> Option<Change<R>> {
         let waits = |put: &Putting<R>| parts.waits_for_key(put.new.hash, put.new.condition);
         let found = if puts.iter().any(waits) {
-            // What it waits for never ends while the journal's device is away.
+            // Its wait never ends while the journal's device is away.
             parts.lanes.check_home().map(|()| None)
         } else {
             let mut wanted: SmallVec<[Wanted<'_>; 1]> =

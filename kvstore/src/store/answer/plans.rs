@@ -4,7 +4,7 @@
 //! each transfer the executor reads from the device, asks [`ShardTransfers::certainty`] what the completion says
 //! about the bytes, verifies bytes that nothing else has verified ([`PlannedItem::checks`]), and releases the plan
 //! after the last transfer. While a plan is held, nothing is written where it reads. The plan's deadline bounds that
-//! hold, so that an executor that disappears does not hold space for ever. A read after the deadline may return other
+//! hold, so that an executor that disappears does not hold space forever. A read after the deadline may return other
 //! data, which the checksums detect.
 
 use adit_driver::CommandError;

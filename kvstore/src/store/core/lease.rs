@@ -16,7 +16,7 @@ pub struct Lease {
     bytes: u64,
 }
 
-/// What ends a lease.
+/// The parts whose drop ends a lease.
 enum Parts {
     Shards(#[allow(dead_code, reason = "it is kept")] Vec<ShardLease>),
     Served(#[allow(dead_code, reason = "it is kept")] Box<dyn Any + Send + Sync>),

@@ -129,7 +129,7 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Duration;
 
-    /// What a feed brings, and what it was asked.
+    /// The work that a feed brings, and the calls it got.
     #[derive(Default)]
     struct Script {
         turns: Vec<Option<usize>>,

@@ -12,7 +12,7 @@ use crate::rig::{Rig, add_up};
 
 /// Commands launched per check.
 pub(super) const BATCH: u32 = 64;
-/// Most commands that are measured, if the run time allows.
+/// The most commands that are measured, if the run time allows.
 const COMMANDS: usize = 2048;
 const TIMEOUT: Duration = Duration::from_secs(5);
 const ONE_WARP: (u32, u32) = (1, 32);

@@ -4,7 +4,7 @@
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 pub(crate) const BAD_KINDS: usize = 16;
-/// Most commands of a queue that wait for a late completion at a time.
+/// The most commands of a queue that wait for a late completion at a time.
 pub(super) const DELAYED_MAX: usize = 32;
 /// Bytes of a queue's map of identifiers in flight.
 pub(super) const IN_FLIGHT_BYTES: u64 = 8192;

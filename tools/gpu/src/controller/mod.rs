@@ -23,9 +23,9 @@ use zerocopy::{FromBytes, FromZeros, IntoBytes};
 use layout::{ControllerArguments, ControllerQueue, ControllerRange, IN_FLIGHT_BYTES};
 
 pub(crate) const QUEUES_MAX: u32 = 256;
-/// Most entries of a queue.
+/// The most entries of a queue.
 const DEPTH_MAX: u32 = 65535;
-/// Most ranges that commands may point to.
+/// The most ranges that commands may point to.
 const RANGES_MAX: usize = 16;
 /// How long the kernel may take to start or to stop.
 const PATIENCE: Duration = Duration::from_secs(5);

@@ -1,6 +1,6 @@
 //! Named checks of this machine's GPU, its driver, the device code and the rings.
 //!
-//! Checks are independent: a failure does not prevent the next. None waits for ever.
+//! Checks are independent: a failure does not prevent the next. None waits forever.
 //!
 //! | module | holds |
 //! |---|---|

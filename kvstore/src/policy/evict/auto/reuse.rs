@@ -31,7 +31,7 @@ const PRIOR: f32 = 40.0;
 const FADE: f32 = 0.97;
 /// Iterations that approximate the worth of the next use.
 const ROUNDS: usize = 4;
-/// Most lives.
+/// The most lives.
 const LIVES_MAX: usize = 16 << 10;
 
 /// Returns whether a key belongs to the sample of one in 2^`bits` keys. Each sample contains all smaller ones.

@@ -44,7 +44,7 @@ pub(crate) struct Setting<'a> {
     pub(crate) data: Data,
     /// Bytes after which the job ends; `None` if only time ends it.
     pub(crate) bytes_max: Option<u64>,
-    /// Most I/Os submitted at once.
+    /// The most I/Os submitted at once.
     pub(crate) batch_max: usize,
     /// The time without completions after which the thread yields its core.
     pub(crate) yield_after: Duration,

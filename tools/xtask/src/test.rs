@@ -21,7 +21,8 @@ pub(crate) struct TestArgs {
     #[arg(long, conflicts_with = "only")]
     no_vm: bool,
 
-    /// Run only the guests whose name contains this (and build adit for them)
+    /// Run only the guests whose name contains this (and build adit for them); bench-fio, which only measures, runs only
+    /// so
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
 

@@ -15,9 +15,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Cases that report ratios of timings: they cannot fail for them, but next to another guest the ratios would
-/// be meaningless.
-const ALONE: [&str; 1] = ["bench-fio"];
+/// Cases that report ratios of timings, by name only: they cannot fail for them, and next to another guest the ratios
+/// would be meaningless.
+pub(super) const ALONE: [&str; 1] = ["bench-fio"];
 
 /// Maximum host memory of a guest, including QEMU's own.
 const GUEST_KIB: u64 = 2560 << 10;

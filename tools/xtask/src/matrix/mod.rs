@@ -24,10 +24,13 @@ static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
     texts.into_iter().flat_map(text::parse).collect()
 });
 
-/// Returns the cases whose name contains `only`.
+/// Returns the cases whose name contains `only`, or all but those that only measure.
 pub(crate) fn select(only: Option<&str>) -> Result<Vec<&'static Case>> {
-    let chosen: Vec<&Case> =
-        CASES.iter().filter(|case| only.is_none_or(|part| case.name.contains(part))).collect();
+    let is_chosen = |case: &&Case| match only {
+        Some(part) => case.name.contains(part),
+        None => !lanes::ALONE.contains(&case.name),
+    };
+    let chosen: Vec<&Case> = CASES.iter().filter(is_chosen).collect();
     if chosen.is_empty() {
         let names: Vec<&str> = CASES.iter().map(|case| case.name).collect();
         return Err(Failure::usage(format!(
@@ -56,7 +59,8 @@ mod tests {
 
     #[test]
     fn cases_are_selected_by_a_part_of_their_name() {
-        assert_eq!(select(None).unwrap().len(), CASES.len());
+        assert_eq!(select(None).unwrap().len(), CASES.len() - lanes::ALONE.len());
+        assert_eq!(select(Some("bench-fio")).unwrap().len(), 1);
         assert!(select(Some("mdts")).unwrap().len() >= 3);
         assert_eq!(select(Some("nothing like it")).err().map(|failure| failure.code()), Some(2));
     }

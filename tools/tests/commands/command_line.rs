@@ -2,28 +2,17 @@
 
 use std::io::Read;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 use std::time::Duration;
+
+use crate::support::Ended;
 
 fn adit() -> Command {
     let mut adit = Command::new(env!("CARGO_BIN_EXE_adit"));
     // The help is as wide as that says.
     adit.env_remove("COLUMNS");
     adit
-}
-
-struct Ended {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl From<Output> for Ended {
-    fn from(output: Output) -> Ended {
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
-        Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
-    }
 }
 
 /// Runs `adit` with `line`, split at spaces.

@@ -1,27 +1,15 @@
 //! Tests `adit gpu` as users see it, without a GPU and on the emulated CUDA driver.
 
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use serde_json::Value;
 
+use crate::support::Ended;
 use crate::support::interrupt;
 
 /// Settings of the emulated GPU, and of calls that fail.
 const SETTINGS: &str = "ADIT_EMULATED_GPU";
-
-struct Ended {
-    code: Option<i32>,
-    out: String,
-    err: String,
-}
-
-impl From<Output> for Ended {
-    fn from(output: Output) -> Ended {
-        let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("UTF-8");
-        Ended { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
-    }
-}
 
 fn adit(line: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_adit"));
